@@ -44,7 +44,7 @@ Examples:
     type=click.IntRange(1, 9),
     multiple=True,
     default=(5,),
-    help="Effort from 1 (fastest) to 9 (smallest), default 5; see docs/effort.md; repeatable.",
+    help="Effort from 1 (fastest) to 9 (smallest), default 5; see docs/explanation/effort.md; repeatable.",
 )
 @click.option(
     "--peer",
@@ -82,7 +82,7 @@ def bench(
     printer, found = output.Printer(quiet), []
     with contenders.peer(python) as other:
         for name in models:
-            race = contenders.Race(output.model(name, format=model_format, limits=limits))
+            race = contenders.Race(output.model(name, format=model_format, limits=limits, or_bitstream=True))
             runs = [*contenders.ours(race, qps, efforts), *contenders.general(race)]
             if other:
                 runs += contenders.theirs(race, other, qps)
@@ -93,7 +93,7 @@ def bench(
                         rows.append(run())
                     except contenders.PeerError as error:
                         printer.warning(str(error))
-                    advance()
+                    advance(name)
             if as_json:
                 found += [{"model": name, **_numbers(row)} for row in rows]
             else:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    cls=params.GroupedCommand,
+    headings={
+        "Common options": "target model_format only dtype topology jobs force",
+        "Performance maps": "sparsify prune",
+        "Input and output": "allow_missing resume limits verbose quiet",
+    },
     short_help="Decode a bitstream into a model.",
     epilog="""\b
 Examples:
@@ -91,8 +97,9 @@ def decode(
         except nnr.FormatError as error:
             raise click.UsageError(str(error)) from None
     options |= {"only": only, "dtype": dtype, "sparsify": sparsify, "prune": prune, "resume": resume}
-    for bitstream in bitstreams:
-        _decode(bitstream, target, model_format, printer, **options)
+    for k, bitstream in enumerate(bitstreams):
+        with params.resumable(resume, bitstreams[:k]):
+            _decode(bitstream, target, model_format, printer, **options)
 
 
 def _decode(
@@ -151,7 +158,7 @@ def _decode(
         def note(name: str) -> None:
             info = file.info[name]
             printer.detail(f"{name}: {info.type} {output.dims(info.shape)}")
-            advance()
+            advance(name)
 
         if point:
             model = nnr.folded(file.decode(note, allow_missing=allow_missing, jobs=jobs), reduce=[point.step])

@@ -132,7 +132,7 @@ def _agreements(names: Iterable[str], models: list[nnr.Model], inputs: str, limi
     arrays = nnr.load(output.stdin() if inputs == "-" else inputs, format="npz", limits=limits).tensors
     outputs: list[dict[str, Array]] = []
     for name, model, other in zip(names, models, reversed(models), strict=True):
-        with output.source(name):
+        with output.source(name, or_model=True):
             outputs.append(run_model(model if model.topology else replace(model, topology=other.topology), arrays))
     expected, got = outputs
     if expected.keys() != got.keys():

@@ -28,6 +28,16 @@ PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, GPP)
 
 
 @click.command(
+    cls=params.GroupedCommand,
+    headings={
+        "Common options": "target quality preset lossless target_size check dry_run reports jobs force",
+        "Other goals": "qp qp_density snr max_error target_ratio rules known fixed_point",
+        "Quantization": coding.QUANTIZATION,
+        "Graph and parameter reduction": "topology block fold_batchnorm local_scaling reduce",
+        "Bitstream syntax": f"profile {coding.SYNTAX}",
+        "Performance maps": "wanted evaluate metric",
+        "Input and output": "model_format strict resume as_json limits verbose quiet",
+    },
     short_help="Compress a model into a bitstream.",
     epilog="""\b
 Examples:
@@ -109,7 +119,7 @@ Where several rules match a tensor, the last one wins.
     "--reduce",
     metavar="STEPS",
     help="Steps of parameter reduction before quantization, such as 'sparsify(ratio=0.6), fold': sparsify, "
-    "unify, prune, lowrank, fold, scale (docs/reduction.md). With a size target, a step without an amount"
+    "unify, prune, lowrank, fold, scale (docs/guides/reduction.md). With a size target, a step without an amount"
     " gets the best one.",
 )
 @coding.options("rules", "effort", "rate", "codebook", "jobs")
@@ -118,7 +128,7 @@ Where several rules match a tensor, the last one wins.
     "known",
     type=params.FileName(),
     metavar="FILE.npz",
-    help="Costs of errors (see docs/data-aware.md), by tensor name, and second moments, by hessian:NAME.",
+    help="Costs of errors (see docs/guides/data-aware.md), by tensor name, and second moments, by hessian:NAME.",
 )
 @params.model_format("by its content")
 @click.option(
@@ -129,14 +139,7 @@ Where several rules match a tensor, the last one wins.
 @click.option(
     "--check", is_flag=True, help="Decode the output and print the largest error, or that all bits are equal."
 )
-@click.option(
-    "--report",
-    "reports",
-    multiple=True,
-    callback=params.reports,
-    metavar="FILE",
-    help="Write a report on each tensor to a .json or .html file (see docs/reports.md); repeatable.",
-)
+@params.report
 @maps.measuring
 @params.resume
 @click.option("--dry-run", is_flag=True, help="Print the estimated size of each tensor without writing a file.")
@@ -187,9 +190,11 @@ def encode(
     evaluation = maps.checked(wanted, evaluate, metric, config, dry_run)
     params.check_resume(resume, "-" if dry_run else target)
     places = [model if dry_run else params.place(model, target, ".nnr") for model in models]
-    for k, place in enumerate(places):
+    for k, (model, place) in enumerate(zip(models, places, strict=True)):
         if os.path.realpath(place) in map(os.path.realpath, (*reports, *places[:k])):
             raise click.UsageError(f"{place} cannot be two outputs")
+        if place == model != "-":
+            output.model(model, format=model_format, limits=limits)  # says that it is a bitstream
     for name in reports:
         params.open_target(name, *models, force=force, folder=False)
     streams = [None if dry_run else params.open_target(place, *models, force=force, folder=False) for place in places]
@@ -197,19 +202,19 @@ def encode(
         data = data_of(nnr.load(known, format="npz", limits=limits))
         with coding.usage_errors():
             config = replace(config, **data)
-    for model, place, stream in zip(models, places, streams, strict=True):
+    for k, (model, place, stream) in enumerate(zip(models, places, streams, strict=True)):
         source = output.model(model, format=model_format, limits=limits, strict=strict)
         if dry_run:
-            estimated(nnr.estimate(source, config, jobs=jobs), config, as_json)
+            estimated(nnr.estimate(source, config, jobs=jobs), config, file_size(model), as_json)
             continue
         asked = maps.measured(source, model, config, evaluation, jobs, printer) if evaluation else config
         kept = io.BytesIO() if stream and check else None
-        with printer.progress("encoding", len(source)) as advance:
+        with params.resumable(resume, models[:k]), printer.progress("encoding", len(source)) as advance:
 
-            def note(tensor: Any, advance: Callable[[], None] = advance) -> None:
+            def note(tensor: Any, advance: Callable[[str], None] = advance) -> None:
                 bits = f", {8 * tensor.unit_bytes / tensor.parameters:.2f} bits/parameter" if tensor.parameters else ""
                 printer.detail(f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes{bits}")
-                advance()
+                advance(tensor.name)
 
             report = nnr.encode_file(
                 source,
@@ -228,7 +233,7 @@ def encode(
             report.save(name, overwrite=force)
         for line in steps_told(asked, report):
             printer.note(line)
-        printer.note(f"{model} -> {place}: {summary(report)} in {report.seconds:.2f} s")
+        printer.note(f"{model} -> {place}: {summary(report, file_size(model))} in {report.seconds:.2f} s")
         if check:
             printer.note(
                 f"check: {checked(compared(source, kept.getvalue() if kept else place, report, limits, jobs, printer))}"
@@ -251,7 +256,7 @@ def compared(
     with printer.progress("checking", len(source)) as advance:
         written = nnr.open(bitstream, limits=limits, topology=apart)
         with written.deferred(allow_missing=True, jobs=jobs) as decoded:
-            return nnr.compare_models(nnr.folded(source, config), decoded, advance)
+            return nnr.compare_models(nnr.folded(source, config), decoded, lambda: advance(""))
 
 
 def data_of(known: nnr.Model) -> dict[str, Any]:
@@ -263,7 +268,7 @@ def data_of(known: nnr.Model) -> dict[str, Any]:
     }
 
 
-def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool) -> None:
+def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, stored: int | None, as_json: bool) -> None:
     """Print the estimated size of each tensor."""
     from nnr_codec.report.document import loss_facts
     from nnr_codec.report.reduced import number
@@ -310,7 +315,7 @@ def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool
     )
     for line in steps_told(config, report):
         click.echo(line)
-    click.echo(f"{output.tensors(len(report.tensors))}, estimated: {summary(report)}")
+    click.echo(f"{output.tensors(len(report.tensors))}, estimated: {summary(report, stored)}")
 
 
 def check_steps(config: nnr.EncoderConfig) -> None:
@@ -358,14 +363,26 @@ def checked(found: ModelDifference) -> str:
     return f"{errors_told(found)}{f'; {loss}' if loss else ''}{more}"
 
 
-def summary(report: nnr.EncodeReport) -> str:
-    """Describe sizes before and after, and errors."""
-    sizes = f"{report.source_bytes:,} -> {report.nbytes:,} bytes"
+def file_size(model: str) -> int | None:
+    """Return the bytes of a model's file; None for a folder and standard input."""
+    return os.path.getsize(model) if os.path.isfile(model) else None
+
+
+def summary(report: nnr.EncodeReport, stored: int | None) -> str:
+    """Describe sizes before and after, and errors.
+
+    Before is the size of the file, ``stored``, if that is less than its values take: they are compressed in it, or are
+    converted on reading.
+    """
+    is_packed = stored is not None and 0 < stored < report.source_bytes
+    sizes = f"{stored if is_packed else report.source_bytes:,} -> {report.nbytes:,} bytes"
     if not report.parameters:
         return sizes
-    ratio = f"({100 * report.ratio:.2f} %, {report.bits_per_parameter:.2f} bits/parameter)"
+    ratio = f"{100 * report.ratio:.2f} %"
+    if is_packed and stored:
+        ratio = f"{100 * report.nbytes / stored:.2f} % of the file, {ratio} of its values as arrays"
     exact = "lossless" if report.config and report.config.exact else "the same values"
-    return f"{sizes} {ratio}, {loss_told(report.loss) or exact}"
+    return f"{sizes} ({ratio}, {report.bits_per_parameter:.2f} bits/parameter), {loss_told(report.loss) or exact}"
 
 
 def loss_told(loss: LossSummary) -> str:

@@ -44,11 +44,11 @@ def report(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         return CLOSED_PIPE  # the reader of our output closed it
     if isinstance(error, KeyboardInterrupt):
-        say("nnr: interrupted")
+        say("; ".join(["nnr: interrupted", *getattr(error, "__notes__", ())]))
         return INTERRUPTED
     if isinstance(error, Terminated):
         number = int(error.args[0])
-        say(f"nnr: ended by {signal.Signals(number).name}")
+        say("; ".join([f"nnr: ended by {signal.Signals(number).name}", *getattr(error, "__notes__", ())]))
         return SIGNALLED + number
     if os.environ.get("NNR_DEBUG"):
         with contextlib.suppress(OSError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import nnr_codec as nnr
 
 WIDE = 100_000  # width of a table in a file, which is not limited by a terminal
+INTERVAL = 10.0  # seconds between lines of progress
 NARROW = 80  # narrower terminals wrap lines themselves
 
 
@@ -61,11 +63,17 @@ class Printer:
             say(text)
 
     @contextlib.contextmanager
-    def progress(self, label: str, total: int) -> Iterator[Callable[[], None]]:
-        """Yield a function that advances a progress bar by one; the bar appears only on terminals, and disappears at
-        the end."""
-        if self.quiet or self.verbose or not _is_terminal(sys.stderr):
-            yield lambda: None
+    def progress(self, label: str, total: int) -> Iterator[Callable[[str], None]]:
+        """Yield a function that counts a finished item, whose name it takes.
+
+        A terminal has a bar, which is removed at the end. When verbose, there is a line every 10 seconds instead.
+        """
+        if self.verbose:
+            with _progress_lines(label, total) as advance:
+                yield advance
+            return
+        if self.quiet or not _is_terminal(sys.stderr):
+            yield lambda name: None
             return
         from rich import progress
 
@@ -78,7 +86,29 @@ class Printer:
         )
         with progress.Progress(*columns, console=_console(stderr=True), transient=True) as bar:
             task = bar.add_task(label, total=total)
-            yield lambda: bar.advance(task)
+            yield lambda name: bar.advance(task)
+
+
+@contextlib.contextmanager
+def _progress_lines(label: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Yield a function that counts items; meanwhile a thread prints their number and the last name."""
+    done, last, ended = 0, "", threading.Event()
+
+    def advance(name: str) -> None:
+        nonlocal done, last
+        done, last = done + 1, f", {name}" if name else ""
+
+    def tell() -> None:
+        while not ended.wait(INTERVAL):
+            say(f"{label}: {done:,} of {total:,} done{last}")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield advance
+    finally:
+        ended.set()
+        thread.join()
 
 
 def table(
@@ -136,42 +166,60 @@ def _console(*, stderr: bool = False) -> Console:
 def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
     """Yield the input for ``name``, standard input for ``-``; errors of the library get the name.
 
-    Unless a model is accepted too, errors also say if the input is a model.
+    A model in the place of a bitstream is a FormatError, unless ``or_model``.
     """
     from nnr_codec import FormatError, NnrError
+    from nnr_codec.formats.diagnosis import check_bitstream
 
     try:
         yield stdin() if name == "-" else name
-    except IsADirectoryError as error:
-        raise IsADirectoryError(error.errno, mistaken(name).strip() or error.strerror, name) from None
-    except NnrError as error:
-        other = "" if name == "-" or or_model or isinstance(error, FormatError) else mistaken(name)
-        error.add_note("standard input" if name == "-" else f"{name}{other}")
+    except (IsADirectoryError, NnrError) as error:
+        if not (or_model or name == "-" or isinstance(error, FormatError)):
+            with contextlib.suppress(OSError):
+                try:
+                    check_bitstream(Path(name), "nnr encode makes a bitstream of it")
+                except FormatError as mistake:
+                    mistake.within(name)
+                    raise mistake from None
+        if isinstance(error, NnrError):
+            error.add_note("standard input" if name == "-" else name)
         raise
 
 
-def model(name: str, **options: Any) -> nnr.Model:
-    """Load a model, from standard input for ``-``; FormatError with a hint if the file is a bitstream."""
+def model(name: str, *, limits: nnr.Limits, or_bitstream: bool = False, **options: Any) -> nnr.Model:
+    """Load the model called ``name``, standard input for ``-``; decode a bitstream if ``or_bitstream``."""
     import nnr_codec as nnr
+    from nnr_codec.bitstream.source import open_source
 
+    data: Any = name
+    where = "standard input" if name == "-" else name
+    if name == "-":
+        data = stdin()
+        if or_bitstream:
+            source = open_source(data, limits)  # a pipe can be read only once
+            data = source.view(0, source.size)
     try:
-        return nnr.load(stdin() if name == "-" else name, **options)
+        return nnr.load(data, limits=limits, **options)
     except nnr.FormatError as error:
-        other, hint = None, "nnr decode makes a model of it"
-        with contextlib.suppress(nnr.NnrError, OSError):
-            nnr.open(b"" if name == "-" else name).close()
-            other = nnr.FormatError("an NNR bitstream, not a model", where=name, hint=hint)
-        raise other or error from None
-
-
-def mistaken(name: str) -> str:
-    """Describe a file that was read as a bitstream but is something else; empty if unknown."""
-    from nnr_codec import formats
-
-    with contextlib.suppress(OSError):
-        if module := formats.recognise(Path(name)):
-            return f" is a model ({module.NAME}), not a bitstream"
-    return ""
+        try:
+            with nnr.open(b"" if data is not name and not or_bitstream else data, limits=limits) as file:
+                is_update = file.is_update
+        except (nnr.NnrError, OSError) as unreadable:
+            if not name.lower().endswith(".nnr"):
+                raise error from None
+            unreadable.add_note(where)
+            raise
+    if not or_bitstream:
+        raise nnr.FormatError("an NNR bitstream, not a model", where=where, hint="nnr decode makes a model of it")
+    if is_update:
+        raise nnr.FormatError(
+            "an update, not a model", where=where, hint="nnr update chain makes a model of its base model and updates"
+        )
+    try:
+        return nnr.decode(data, limits=limits)
+    except nnr.NnrError as error:
+        error.add_note(where)
+        raise
 
 
 def stdin() -> BinaryIO:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
 from . import output
+from .errors import Terminated
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
@@ -19,6 +21,30 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., None])
 Option = bool | int | float | None
 _WORDS: dict[str, bool] = {"true": True, "yes": True, "false": False, "no": False}
+
+
+class GroupedCommand(click.Command):
+    """Command whose help lists options under headings.
+
+    Parameters
+    ----------
+    headings : mapping of str to str
+        Names of options, separated by spaces, by heading, in this order. The last heading gets all other options.
+    """
+
+    def __init__(self, *arguments: Any, headings: Mapping[str, str], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.headings = headings
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {option.name: option.get_help_record(ctx) for option in options}
+        sections = {heading: [records.pop(name) for name in names.split()] for heading, names in self.headings.items()}
+        sections[list(sections)[-1]] += records.values()
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([row for row in rows if row])
 
 
 class FileName(click.Path):
@@ -78,7 +104,7 @@ def rules(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     return tuple(map(_rule, values))
 
 
-def reports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+def _reports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """Check report file names: known extensions, each file once."""
     for k, name in enumerate(values):
         if not name.lower().endswith((".json", ".html")):
@@ -86,6 +112,18 @@ def reports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
         if os.path.realpath(name) in map(os.path.realpath, values[:k]):
             raise click.BadParameter(f"{name!r} is given twice")
     return values
+
+
+def report(command: F) -> F:
+    """The option ``--report``, which gives ``reports``."""
+    return click.option(
+        "--report",
+        "reports",
+        multiple=True,
+        callback=_reports,
+        metavar="FILE",
+        help="Write a report on each tensor to a .json or .html file (see docs/guides/reports.md); repeatable.",
+    )(command)
 
 
 def _rule(text: str) -> nnr.Rule:
@@ -278,6 +316,18 @@ def resume(command: F) -> F:
     )(command)
 
 
+@contextmanager
+def resumable(resume: bool, done: Sequence[str]) -> Iterator[None]:
+    """Let the message about an interruption say how to continue; ``done`` are the inputs that need not be repeated."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as error:
+        if resume:
+            without = f" without {', '.join(done)}" if done else ""
+            error.add_note(f"the same command{without} continues from here")
+        raise
+
+
 def check_resume(resume: bool, target: str | None) -> None:
     """Raise UsageError for an output that cannot have a folder beside it."""
     if resume and target == "-":
@@ -287,7 +337,9 @@ def check_resume(resume: bool, target: str | None) -> None:
 def conversion(command: F) -> F:
     """Add the options that all conversion commands share."""
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Print a line for each tensor."),
+        click.option(
+            "-v", "--verbose", is_flag=True, help="Print a line for each tensor, and the progress every 10 seconds."
+        ),
         click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
         click.option("-f", "--force", "--overwrite", is_flag=True, help="Replace an existing output."),
     ):

@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., None])
 UPDATE = "update"
 PRESETS = (UPDATE, "fl", "3gpp-incremental", LOSSLESS)
 #: Options that limit the loss of an update; without any of them, nnr update squash is lossless.
-GOALS = ("qp", "quality", "snr", "max_error", "target_size")
+GOALS = ("qp", "quality", "snr", "max_error", "target_size", "target_ratio")
 
 
 @click.group(
@@ -40,7 +40,7 @@ Examples:
 """,
 )
 def update() -> None:
-    """Encode the difference between two models, and apply it: see docs/updates.md."""
+    """Encode the difference between two models, and apply it: see docs/guides/updates.md."""
 
 
 def _codings(command: F) -> F:
@@ -50,7 +50,7 @@ def _codings(command: F) -> F:
         coding.options(
             "dependent_quantization", "scan_order", "row_skipping", "max_unit_size", "side_info", "indexed_references"
         ),
-        coding.options("snr", "max_error", "target_size", "lossless"),
+        coding.options("snr", "max_error", "target_size", "target_ratio", "lossless"),
         click.option(
             "--quality",
             type=float,
@@ -75,6 +75,15 @@ def _codings(command: F) -> F:
 
 # ------------------------------------------------------------------------------------------------ encode
 @update.command(
+    cls=params.GroupedCommand,
+    headings={
+        "Common options": "base target quality preset lossless target_size check dry_run reports jobs force",
+        "Other goals": "qp qp_density snr max_error target_ratio rules",
+        "Sparse updates": "sparsity structured sbt sbt_ternary",
+        "Quantization": f"{coding.QUANTIZATION} fold_batchnorm",
+        "Bitstream syntax": coding.SYNTAX,
+        "Input and output": "model_format limits verbose quiet",
+    },
     short_help="Encode the difference between two models.",
     epilog="""\b
 Examples:
@@ -87,7 +96,7 @@ Examples:
 )
 @click.argument("new", type=params.FileName())
 @click.option("--base", required=True, type=params.FileName(), metavar="OLD", help="Base model.")
-@params.target("UPDATE.nnr", "The bitstream")
+@params.target("UPDATE.nnr", "The bitstream", required=False)
 @_codings
 @click.option(
     "--fold-batchnorm",
@@ -119,12 +128,14 @@ Examples:
 )
 @params.model_format("by its content", of="NEW and OLD")
 @click.option("--check", is_flag=True, help="Apply the output and print the largest error, or that all bits are equal.")
+@params.report
+@click.option("--dry-run", is_flag=True, help="Print the size of each tensor without writing a file.")
 @params.limits
 @params.conversion
 def encode(
     new: str,
     base: str,
-    target: str,
+    target: str | None,
     model_format: str | None,
     preset: str | None,
     lossless: bool,
@@ -135,6 +146,8 @@ def encode(
     sbt: float | None,
     sbt_ternary: float | None,
     check: bool,
+    reports: tuple[str, ...],
+    dry_run: bool,
     limits: nnr.Limits,
     force: bool,
     quiet: bool,
@@ -147,6 +160,7 @@ def encode(
     those with changes that are not finite. Integers are lossless.
     """
     import nnr_codec as nnr
+    from nnr_codec.api.files import file_name
     from nnr_codec.federated.fold import fold
     from nnr_codec.federated.sbt import binary_ternary_of
 
@@ -158,14 +172,27 @@ def encode(
         raise click.UsageError("--sparsity is a finite number, not nan")
     with coding.usage_errors():
         binary_ternary_of(sbt, sbt_ternary, config)
-    stream = params.open_target(target, new, base, force=force, folder=False)
+    if dry_run and (check or reports):
+        raise click.UsageError(f"--dry-run cannot be combined with {'--check' if check else '--report'}")
+    if target is None and not dry_run:
+        raise click.UsageError("Missing option '-o' / '--output'.")
+    stream = params.open_target(target, new, base, force=force, folder=False) if target and not dry_run else None
+    for name in reports:
+        params.open_target(name, new, base, force=force, folder=False)
     started = time.perf_counter()
     before, after = _models((base, new), (base, new), model_format, limits)
     if config.fold_batchnorm:
         before, after, config = fold(before), fold(after), replace(config, fold_batchnorm=False)
     wanted = sparser(before, after, sparsity, structured) if sparsity is not None else after
-    data = nnr.encode_update(before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, jobs=jobs)
+    report = nnr.EncodeReport(source=file_name(new), version=nnr.__version__) if reports else None
+    data = nnr.encode_update(before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, report=report, jobs=jobs)
+    if dry_run or target is None:
+        _print_sizes(after, data)
+        return
     _write(data, stream, target, force)
+    if report:
+        for name in reports:
+            report.save(name, overwrite=force)
     _tell(printer, new, target, after, data, time.perf_counter() - started)
     if check:
         printer.note(f"check: {_checked(before, after, nnr.apply_update(before, data, limits=limits))}")
@@ -265,6 +292,14 @@ def chain(
 
 # ------------------------------------------------------------------------------------------------ squash
 @update.command(
+    cls=params.GroupedCommand,
+    headings={
+        "Common options": "target quality preset lossless target_size check jobs force",
+        "Other goals": "qp qp_density snr max_error target_ratio rules",
+        "Quantization": coding.QUANTIZATION,
+        "Bitstream syntax": coding.SYNTAX,
+        "Input and output": "limits verbose quiet",
+    },
     short_help="Merge several updates into one.",
     epilog="""\b
 Examples:
@@ -322,10 +357,10 @@ def squash(
 def _models(
     inputs: tuple[str, ...], names: tuple[str, ...], model_format: str | None, limits: nnr.Limits
 ) -> list[nnr.Model]:
-    """Return the models with these names; - is standard input, which only one input may use."""
+    """Return the models of these files, decoded from bitstreams of whole models; - is standard input, at most once."""
     if inputs.count("-") > 1:
         raise click.UsageError("only one file can be standard input")
-    return [output.model(name, format=model_format, limits=limits) for name in names]
+    return [output.model(name, format=model_format, limits=limits, or_bitstream=True) for name in names]
 
 
 def _links(
@@ -402,18 +437,37 @@ def _details(printer: output.Printer, data: bytes | memoryview) -> None:
         printer.detail(f"{name}: {what}, {info.nbytes:,} bytes, {info.bits_per_parameter:.2f} bits/parameter")
 
 
+def _print_sizes(model: nnr.Model, data: bytes) -> None:
+    """Print the size of each tensor of an update, and of the update."""
+    output.table(
+        ("name", "coded as", "parameters", "bytes", "bits/par"),
+        (
+            (name, what, f"{info.parameters:,}", f"{info.nbytes:,}", f"{info.bits_per_parameter:.2f}")
+            for name, (what, info) in _parts(data).items()
+        ),
+        right=("parameters", "bytes", "bits/par"),
+        fold=("name",),
+    )
+    click.echo(_sizes(model, data))
+
+
 def _tell(printer: output.Printer, source: str, target: str, model: nnr.Model, data: bytes, seconds: float) -> None:
     """Print the sizes of a model and of its update, and the number of tensors in the update."""
+    _details(printer, data)
+    printer.note(f"{source} -> {target}: {_sizes(model, data)}, in {seconds:.2f} s")
+
+
+def _sizes(model: nnr.Model, data: bytes) -> str:
+    """Return the sizes of a model and its update, and the numbers of coded tensors."""
     from nnr_codec.model import source_size
 
-    _details(printer, data)
     kinds = [what for what, _ in _parts(data).values()]
     before, parameters = source_size(model)
     ratio = f" ({100 * len(data) / before:.2f} %, {8 * len(data) / parameters:.2f} bits/parameter)" if before else ""
-    printer.note(
-        f"{source} -> {target}: {before:,} -> {len(data):,} bytes{ratio}, {output.tensors(len(model))}: "
+    return (
+        f"{before:,} -> {len(data):,} bytes{ratio}, {output.tensors(len(model))}: "
         f"{len(model) - len(kinds):,} unchanged, {kinds.count('difference'):,} as differences, "
-        f"{kinds.count('whole'):,} whole, in {seconds:.2f} s"
+        f"{kinds.count('whole'):,} whole"
     )
 
 

@@ -6,7 +6,7 @@ import json
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,8 @@ from .errors import NO, one_line
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
+
+_HINT = "nnr verify checks bitstreams and NNEF models: encode it first (nnr encode FILE)"
 
 
 @click.command(
@@ -57,6 +59,8 @@ def verify(
     import nnr_codec as nnr
     from nnr_codec import formats
     from nnr_codec.conformance.digest import differences, manifest, read_manifest
+    from nnr_codec.formats.diagnosis import check_bitstream
+    from nnr_codec.formats.nnef import recognise
 
     if (as_manifest or against) and len(bitstreams) > 1:
         raise click.UsageError("--digest and --against are for one FILE")
@@ -75,7 +79,13 @@ def verify(
             source = stack.enter_context(
                 formats.opened(stack.enter_context(output.source(name, or_model=True)), limits)
             )
-            if _is_model(source):
+            is_model = recognise(source)
+            if not isinstance(source, Path):
+                source.seek(0)
+            elif source.is_dir() and not is_model:
+                check_bitstream(source, _HINT)
+                is_model = True  # an incomplete one, whose report lists the missing files
+            if is_model:
                 if inputs or topology or as_manifest or against:
                     raise click.UsageError(
                         f"{name} is a model; --input, --topology, --digest and --against are not for it"
@@ -84,10 +94,8 @@ def verify(
                 models += 1
             else:
                 report = nnr.verify(source, limits=limits, inputs=before, topology=given)
-                if (first := report.violations[:1]) and first[0].unit == 0 and (model := formats.recognise(source)):
-                    raise nnr.FormatError(
-                        f"this is a model ({model.NAME}), not a bitstream; only NNEF models can be checked"
-                    )
+                if (first := report.violations[:1]) and first[0].unit == 0:
+                    check_bitstream(source, _HINT)
         if expected is not None and isinstance(report, nnr.Report):
             wrong = differences(expected, {tensor.name: tensor for tensor in report.tensors})
             lines = [f"tensor {tensor!r} {what}" for tensor, what in wrong.items()]
@@ -108,17 +116,6 @@ def verify(
         click.echo(line, err=as_manifest)
     if violations or differing:
         raise click.exceptions.Exit(NO)
-
-
-def _is_model(source: Path | BinaryIO) -> bool:
-    """Return whether the input is checked as an NNEF model, as every folder is."""
-    from nnr_codec.formats.nnef import recognise
-
-    if isinstance(source, Path):
-        return source.is_dir() or recognise(source)
-    found = recognise(source)
-    source.seek(0)
-    return found
 
 
 def _print(name: str, report: nnr.Report | nnr.ModelReport, differences: list[str], *, to_stderr: bool) -> None:

@@ -64,7 +64,7 @@ def run_folder(
 ) -> dict[str, Array]:
     """Run the model in an NNEF folder and return its outputs; see :func:`run_model`."""
     if importlib.util.find_spec("tract") is None:
-        raise MissingDependencyError("running NNEF models needs the package tract: pip install 'nnr_codec[clients]'")
+        raise MissingDependencyError("running NNEF models needs the package tract: pip install tract")
     with tempfile.TemporaryDirectory(prefix="nnr-run-") as scratch:
         source, target = os.path.join(scratch, "inputs.npz"), os.path.join(scratch, "outputs.npz")
         formats.save(Model(inputs), source)

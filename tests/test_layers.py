@@ -65,7 +65,7 @@ SIDEWAYS = {
     "files": {"limits"},
     "config": {"limits", "model", "reduction_steps"},
     "encoder": {"decoder"},  # the encoder commits what the decoder will reconstruct; never the other way
-    "federated": {"encoder", "decoder", "conformance"},
+    "federated": {"encoder", "decoder", "conformance", "report"},
     "integrations": {"api"},
     "compare": {"model"},
     "topology": {"model"},

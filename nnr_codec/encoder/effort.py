@@ -1,4 +1,4 @@
-"""Levels of effort (docs/effort.md)."""
+"""Levels of effort (docs/explanation/effort.md)."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ Clause numbers refer to ISO/IEC 15938-17:2024.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
@@ -32,10 +33,12 @@ from ..encoder.prepared import Prepared
 from ..encoder.rate_distortion import power
 from ..encoder.reduce.sparsify import sparsify
 from ..encoder.schedule import Pool, TensorReader
+from ..encoder.tensor_report import TensorReport
 from ..encoder.update_tree import Link, Links
 from ..errors import EncodeError, Option
 from ..limits import Limits
 from ..model import Array, Model
+from ..report.encoded import EncodeReport, Notes, Witness
 from .apply import identity
 from .difference import Difference, difference
 from .feedback import ErrorFeedback
@@ -77,6 +80,7 @@ def encode_update(
     lossless: bool = False,
     sbt: float | None = None,
     sbt_ternary: float | None = None,
+    report: EncodeReport | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
     **options: Unpack[EncoderOptions],
@@ -96,6 +100,8 @@ def encode_update(
         Keep every bit of ``new``. Tensors with ``exact`` are lossless in any case.
     sbt, sbt_ternary : float, optional
         As for :class:`UpdateEncoder`. The differences quantized this way are held in memory together.
+    report : EncodeReport, optional
+        Filled with sizes, errors and statistics of the coded differences; ``ratio`` is relative to all of ``new``.
     jobs, executor, options
         As for :func:`nnr_codec.encode`.
 
@@ -149,8 +155,22 @@ def encode_update(
         model = replace(model, tensors=overlaid(tensors, found))
     else:
         settings = _steps(model, whole, settings, lossless)
-    prepared = Prepared(model, model, links=links)
-    return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=asked))
+    prepared = Prepared(model, model, links=links, source=after)
+    if report is None:
+        return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=asked))
+    report.config = asked
+    notes, witness, started = Notes(prepared, report), Witness(prepared, report), time.perf_counter()
+
+    def note(tensor: TensorReport) -> None:
+        notes.take(tensor)
+
+    units = []
+    for unit in encode_units(prepared, settings, note, jobs=jobs, executor=executor, statistics=True, asked=asked):
+        units.append(unit)
+        witness.take(unit)
+    witness.finish()
+    report.nbytes, report.seconds = sum(map(len, units)), time.perf_counter() - started - witness.seconds
+    return b"".join(units)
 
 
 def _ties(before: Model, after: Model, kinds: Mapping[str, str], exact: set[str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from ..errors import FormatError, LimitError
 from ..limits import Limits
 from ..model import Array, Channels, Model, StatefulModule, Topology, Wiring
 from ..model import described as type_and_shape
+from .diagnosis import diagnose, model_file
 from .plugins import FormatWarning
 from .registry import (
     ChannelFormat,
@@ -31,12 +32,14 @@ from .registry import (
     StreamFormat,
     TopologyFormat,
     Writing,
+    begins,
     by_suffix,
     check_topology,
     get,
     names,
     needs_topology,
     of_topology,
+    opened_file,
     reading,
     recognise,
     require,
@@ -197,32 +200,15 @@ def topology_of(source: TopologySource | None, *, limits: Limits | None = None) 
         topology = source.topology
     else:
         limits = limits or Limits()
-        with opened(source, limits) as file, _named(file) as what:
-            form = _format_of(file, None)
-            if isinstance(form, TopologyFormat):
-                topology = form.load_topology(file, limits)
+        with opened(source, limits) as found:
+            file = model_file(found)
+            with _named(file) as what:
+                form = _format_of(file, None)
+                if isinstance(form, TopologyFormat):
+                    topology = form.load_topology(file, limits)
     if topology is None:
         raise FormatError(f"{what} has no topology; give a graph.nnef, or a model that has one")
     return topology
-
-
-@contextlib.contextmanager
-def opened_file(source: Path | BinaryIO) -> Iterator[BinaryIO]:
-    """Yield a binary file at its start: an open one, or the file at a path."""
-    if isinstance(source, Path):
-        with open(source, "rb") as file:
-            yield file
-    else:
-        source.seek(0)
-        yield source
-
-
-def begins(source: Path | BinaryIO, magic: bytes) -> bool:
-    """Return whether a file starts with these bytes; False for anything but a file."""
-    if isinstance(source, Path) and not source.is_file():
-        return False
-    with opened_file(source) as file:
-        return file.read(len(magic)) == magic
 
 
 def fill(file: BinaryIO | io.BufferedIOBase, array: Array, what: str) -> None:
@@ -284,7 +270,7 @@ def load(
     ----------
     source : path, bytes-like or binary file
         A file, a directory, the bytes of a file, or a file object such as standard input; a non-seekable file is copied
-        to a temporary file.
+        to a temporary file. In a directory that is not a model but contains one model file, that file is read.
     format : str, optional
         Name of the format; default: detected from the content.
     limits : Limits, optional
@@ -302,8 +288,10 @@ def load(
         The file cannot be read.
     """
     limits = limits or Limits()
-    with opened(source, limits) as file, _named(file):
-        return _format_of(file, format).load(file, limits, strict=strict)
+    with opened(source, limits) as found:
+        file = model_file(found, strict=strict)
+        with _named(file):
+            return _format_of(file, format).load(file, limits, strict=strict)
 
 
 def as_model(
@@ -366,9 +354,7 @@ def _format_of(source: Path | BinaryIO, format: str | None) -> Reading:
     """Return the requested format, or that of the content."""
     module = reading(format) if format else recognise(source)
     if module is None:
-        raise FormatError(
-            "not a model of a format that is read here, or a damaged one", hint="nnr formats lists the formats"
-        )
+        diagnose(source)
     return module
 
 

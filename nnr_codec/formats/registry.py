@@ -6,6 +6,7 @@ A format is a module with the attributes of :class:`Format`: those in :data:`_MO
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from collections.abc import Iterator, Mapping
@@ -169,6 +170,25 @@ def recognise(source: Path | BinaryIO) -> Reading | None:
         if isinstance(module, Reading) and module.recognise(source):
             return module
     return None
+
+
+@contextlib.contextmanager
+def opened_file(source: Path | BinaryIO) -> Iterator[BinaryIO]:
+    """Yield a binary file at its start: an open one, or the file at a path."""
+    if isinstance(source, Path):
+        with open(source, "rb") as file:
+            yield file
+    else:
+        source.seek(0)
+        yield source
+
+
+def begins(source: Path | BinaryIO, magic: bytes) -> bool:
+    """Return whether a file starts with these bytes; False for anything but a file."""
+    if isinstance(source, Path) and not source.is_file():
+        return False
+    with opened_file(source) as file:
+        return file.read(len(magic)) == magic
 
 
 def by_suffix(path: str | os.PathLike[str]) -> Writing:

@@ -6,13 +6,15 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
 
 import click.shell_completion
 import pytest
-from nnr_cli import errors
+from nnr_cli import errors, output
 from nnr_cli.main import cli, run
+from nnr_cli.params import GroupedCommand
 
 import nnr_codec as nnr
 from nnr_codec.config import TensorOptions
@@ -20,8 +22,11 @@ from nnr_codec.config import TensorOptions
 from .support import COMMAND, call
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Pages whose options are compared with those of the commands.
+PAGES = [path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / "docs" / "guides").glob("*.md"))]
+PAGES += ["faq.md", "tutorial/first-steps.md", "explanation/effort.md", "reference/formats.md", "reference/nnef.md"]
 #: Options that pages of the documentation name and that are of other programs, or of the group.
-OTHERS = {"--help", "--minilm", "--plot", "--table"}
+OTHERS = {"--help", "--minilm", "--only", "--plot", "--table"}
 
 Capture = pytest.CaptureFixture[str]
 
@@ -67,20 +72,7 @@ def test_help_names_all_keys_of_a_rule(capsys: Capture) -> None:
     assert set(keys[1].replace(",", " ").split()) == {field.name for field in fields(TensorOptions)}
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "docs/steering.md",
-        "docs/effort.md",
-        "docs/reports.md",
-        "docs/data-aware.md",
-        "docs/nnef.md",
-        "docs/updates.md",
-        "docs/formats.md",
-        "docs/reduction.md",
-    ],
-)
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}" for name in PAGES)])
 def test_pages_name_options_that_there_are(page: str) -> None:
     options = {
         name: {text for option in command.params for text in (*option.opts, *option.secondary_opts)}
@@ -225,3 +217,25 @@ def test_one_line_escapes() -> None:
     everything = "".join(map(chr, range(0x3000))) + "\ud800\udcff\ufeff\U000e0001"
     assert errors.one_line(everything).isprintable()
     assert errors.one_line("\x00\n\x1b\x9b\u202e\udcff") == r"\x00\n\x1b\x9b\u202e\udcff"
+
+
+def test_options_are_under_headings(capsys: Capture) -> None:
+    """Each option of a command with headings is under one of them, once."""
+    found = {name: one for name, one in every_command().items() if isinstance(one, GroupedCommand)}
+    assert {"encode", "decode", "update encode", "update squash"} <= found.keys()
+    for name, command in found.items():
+        named = " ".join(command.headings.values()).split()
+        assert sorted(named) == sorted(one.name or "" for one in command.params if isinstance(one, click.Option)), name
+        result = call(capsys, *name.split(), "--help")
+        assert all(f"\n{heading}:\n" in result.out for heading in command.headings)
+        assert "Common options" in next(iter(command.headings))
+
+
+def test_progress_without_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "INTERVAL", 0.01)
+    for verbose in (True, False):
+        with output.Printer(verbose=verbose).progress("encoding", 3) as advance:
+            advance("conv1.weight")
+            time.sleep(0.1)
+        lines = capsys.readouterr().err.splitlines()
+        assert set(lines[1:]) == ({"encoding: 1 of 3 done, conv1.weight"} if verbose else set())

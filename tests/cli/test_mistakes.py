@@ -24,17 +24,33 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("encode w.npz -o w.npz -f", 5, "w.npz is the input; write to another name"),
     ("encode w.npz -o .", 5, "./w.nnr exists; -f replaces it"),
     ("encode w.nnr -o x.nnr", 3, "w.nnr: an NNR bitstream, not a model; nnr decode makes a model of it"),
+    ("encode w.nnr", 3, "w.nnr: an NNR bitstream, not a model; nnr decode makes a model of it"),
     (
         "encode text.txt -o x.nnr",
         3,
         "not a model of a format that is read here, or a damaged one; nnr formats lists",
     ),
-    ("encode cut.npz -o x.nnr", 3, "cut.npz: not a model of a format that is read here, or a damaged one; nnr formats"),
+    ("encode cut.npz -o x.nnr", 3, "cut.npz: an .npz file that ends before the list of its members; the file is trunc"),
+    ("encode two -o x.nnr", 3, "two: the folder has 2 model files and no index of them"),
+    ("encode pointer.onnx -o x.nnr", 3, "pointer.onnx: a git-lfs pointer, not the file itself; git lfs pull fetches"),
+    ("decode pointer.onnx -o x.npz", 3, "pointer.onnx: a git-lfs pointer, not the file itself; git lfs pull fetches"),
+    ("verify pointer.onnx", 3, "pointer.onnx: a git-lfs pointer, not the file itself; git lfs pull fetches the file"),
+    (
+        "verify w.npz",
+        3,
+        "w.npz: a model (npz), not a bitstream; nnr verify checks bitstreams and NNEF models: ",
+    ),
+    ("verify two", 3, "two: a folder with model files, not a bitstream; nnr verify checks bitstreams and NNEF models:"),
+    (
+        "verify cut.npz",
+        3,
+        "cut.npz: an .npz file that ends before the list of its members; the file is truncated; ",
+    ),
     ("encode objects.npz -o x.nnr", 3, "objects.npz: array 'a': dtype '|O'; only numbers and booleans are read"),
     ("decode missing.nnr -o x.npz", 5, "missing.nnr: No such file or directory"),
     ("decode cut.nnr -o x.npz", 3, "; the file is truncated or damaged"),
     ("decode text.txt -o x.npz", 3, "text.txt: this is no NNR bitstream: it does not start with an NNR_STR (6.2.3)"),
-    ("decode w.npz -o x.npz", 3, "w.npz is a model (npz), not a bitstream: "),
+    ("decode w.npz -o x.npz", 3, "w.npz: a model (npz), not a bitstream; nnr encode makes a bitstream of it"),
     ("decode w.nnr -o x.model", 2, "the name 'x.model' does not say which model format to write"),
     ("decode w.nnr -o x.onnx", 3, "there is no onnx graph, which a model of that format needs; give one"),
     ("decode w.nnr -o x.nnef --topology v.npz", 3, "v.npz has no topology; give a graph.nnef, or a model that has one"),
@@ -87,7 +103,14 @@ MISTAKES: list[tuple[str, int, str]] = [
     ),
     ("update apply v.npz u.nnr -o x.npz", 3, "; give the model that it updates"),
     ("update apply w.npz w.nnr -o x.npz", 3, "w.nnr: the bitstream holds a whole model, and no update of one"),
-    ("update apply u.nnr w.npz -o x.npz", 3, "u.nnr: an NNR bitstream, not a model; nnr decode makes a model of it"),
+    (
+        "update apply u.nnr w.npz -o x.npz",
+        3,
+        "u.nnr: an update, not a model; nnr update chain makes a model of its base",
+    ),
+    ("update encode w.npz --base cut.nnr -o x.nnr", 3, "cut.nnr: unit 3 "),
+    ("update encode w.npz --base w.nnr -o x.nnr --limit max_units=1", 3, "w.nnr: "),
+    ("bench u.nnr", 3, "u.nnr: an update, not a model; nnr update chain makes a model of its base model and updates"),
     # others
     ("extract w.nnr --unit 99 -o x.nnr", 3, "w.nnr: the bitstream has no unit 99"),
     ("inspect text.txt", 3, "text.txt: this is no NNR bitstream"),
@@ -108,6 +131,10 @@ def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "objects.npz", a=np.array([{}], object))
     np.savez(folder / "bool.npz", a=np.ones(3, bool))
     (folder / "cut.npz").write_bytes((folder / "w.npz").read_bytes()[:-200])
+    (folder / "two").mkdir()
+    for name in "ab":
+        nnr.save(nnr.load(folder / "w.npz"), folder / "two" / f"{name}.safetensors")
+    (folder / "pointer.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 9\n")
     (folder / "text.txt").write_text("no model at all")
     nnr.encode_file(folder / "w.npz", folder / "w.nnr")
     (folder / "cut.nnr").write_bytes((folder / "w.nnr").read_bytes()[:-9])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,3 +79,33 @@ def test_a_folder_that_is_none_of_ours(npz: Path, capsys: Capture) -> None:
     assert result.code == 5
     assert "out.nnr.parts is not a checkpoint folder" in result.err
     assert Path("out.nnr.parts/mine").read_text() == "x"
+
+
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("command", ["encode", "decode"])
+def test_an_interruption(
+    bitstream: Path, npz: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: str, resume: bool
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(nnr, f"{command}_file", interrupted)
+    sources = {"encode": ("model.npz", "out.nnr"), "decode": ("model.nnr", "out.npz")}
+    source, target = sources[command]
+    result = call(capsys, command, source, "-o", target, *["--resume"] * resume)
+    hint = "; the same command continues from here" if resume else ""
+    assert (result.code, result.err) == (130, f"nnr: interrupted{hint}\n")
+
+
+def test_an_interruption_of_the_second_model(npz: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(npz, "second.npz")
+    encode_file = nnr.encode_file
+
+    def interrupted(*arguments: Any, **options: Any) -> nnr.EncodeReport:
+        if arguments[1] == "second.nnr":
+            raise KeyboardInterrupt
+        return encode_file(*arguments, **options)
+
+    monkeypatch.setattr(nnr, "encode_file", interrupted)
+    result = call(capsys, "encode", npz, "second.npz", "--resume")
+    assert result.err.splitlines()[-1] == "nnr: interrupted; the same command without model.npz continues from here"

@@ -1,11 +1,11 @@
-"""nnr update, what other commands say of updates, and the examples of docs/updates.md."""
+"""nnr update, what other commands say of updates, and the errors of docs/guides/updates.md."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from .support import DIGITS, NAMES, call, weights
 
 EXACTLY = nnr.EncoderConfig(exact=True)
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "updates.md"
+PAGE = ROOT / "docs" / "guides" / "updates.md"
 
 Capture = pytest.CaptureFixture[str]
 Monkey = pytest.MonkeyPatch
@@ -358,7 +358,7 @@ def test_what_is_no_update(versions: Path, capsys: Capture, command: list[str]) 
     nnr.encode_file("v1.npz", "whole.nnr")
     for name, code, message in (
         ("whole.nnr", 3, "nnr: error: whole.nnr: the bitstream holds a whole model, and no update of one\n"),
-        ("v1.npz", 3, "nnr: error: v1.npz is a model (npz), not a bitstream: "),
+        ("v1.npz", 3, "nnr: error: v1.npz: a model (npz), not a bitstream; "),
         ("missing.nnr", 5, "nnr: error: missing.nnr: No such file or directory\n"),
     ):
         result = call(capsys, *[name if word == "v2.nnr" else word for word in command], "out.npz")
@@ -367,7 +367,7 @@ def test_what_is_no_update(versions: Path, capsys: Capture, command: list[str]) 
         assert result.err.count("\n") == 1
     result = call(capsys, *["whole.nnr" if word == "v1.npz" else word for word in command], "out.npz")
     assert result.code == 3
-    assert result.err == "nnr: error: whole.nnr: an NNR bitstream, not a model; nnr decode makes a model of it\n"
+    assert re.fullmatch(r"nnr: error: v2.nnr is an update of .*, whole.nnr is .*; give the model.*\n", result.err)
     assert not Path("out.npz").exists()
 
 
@@ -577,57 +577,6 @@ def test_names_of_tensors_and_bases(capsys: Capture) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the page
-def examples(language: str, page: Path = PAGE, heading: str = "") -> list[str]:
-    """The examples of a page in one language, in order: all, or those under a heading."""
-    text = page.read_text(encoding="utf-8")
-    if heading:
-        text = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    return re.findall(rf"^```{language}\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
-def execute(texts: list[str]) -> dict[str, Any]:
-    """Run examples one after another, with the names that they take for granted."""
-    rng = np.random.default_rng(1)
-    updates: list[dict[str, Array]] = [{"w": rng.normal(0, 1e-3, (20, 30)).astype("f4")} for _ in range(4)]
-    base: dict[str, Array] = {"w": weights(1, (20, 30))}
-    new = {"w": base["w"] + updates[0]["w"]}
-    names = {"nnr": nnr, "base": base, "new": new, "newer": {"w": new["w"] + updates[1]["w"]}, "updates": updates}
-    for text in texts:
-        exec(compile(text, "an example", "exec"), names)
-    return names
-
-
-def test_python_of_the_page_runs(capsys: Capture) -> None:
-    found = examples("python")
-    assert len(found) >= 7
-    names = execute(found)
-    assert names["received"].keys() == names["base"].keys()
-    assert Path("updates.state").exists()
-    assert "continues number" in capsys.readouterr().out
-
-
-def test_python_of_the_readme_runs() -> None:
-    (text,) = examples("python", ROOT / "README.md", "Updates")
-    assert execute([text])["received"]["w"].any()
-
-
-@pytest.mark.parametrize(("page", "heading", "least"), [(PAGE, "", 6), (ROOT / "README.md", "Updates", 2)])
-def test_commands_of_the_page_run(versions: Path, capsys: Capture, page: Path, heading: str, least: int) -> None:
-    for name in ("old", "v1"):
-        nnr.save(model(1), f"{name}.safetensors")
-    for name in ("new", "v2"):
-        nnr.save(model(2), f"{name}.safetensors")
-    if heading:
-        Path("v2.nnr").unlink()
-    found = [line.partition("#")[0] for text in examples("sh", page, heading) for line in text.splitlines()]
-    lines = [line for line in found if not line.startswith(("pip install ", "python -m benchmarks."))]
-    assert all(line.startswith("nnr ") for line in lines)
-    assert len(lines) >= least
-    for line in lines:
-        result = call(capsys, *shlex.split(line)[1:])
-        assert result.code == 0, (line, result.err)
-
-
 @pytest.mark.parametrize(
     ("command", "given"),
     [
@@ -644,3 +593,63 @@ def test_errors_of_the_page(versions: Path, capsys: Capture, command: str, given
     assert result.code == 3
     form = re.compile(r"[\w.]+\.(npz|nnr)|sha256:[0-9a-f]+\.\.\.")
     assert form.sub("X", result.err.strip()) == form.sub("X", shown[2])
+
+
+def test_bitstreams_in_the_place_of_models(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    for k in (1, 2):
+        np.savez(f"v{k}.npz", w=weights(k))
+        nnr.encode_file(f"v{k}.npz", f"v{k}.nnr")
+        nnr.decode_file(f"v{k}.nnr", f"d{k}.npz")
+    assert call(capsys, "update", "encode", "v2.nnr", "--base", "v1.nnr", "-o", "u.nnr").code == 0
+    assert Path("u.nnr").read_bytes() == nnr.encode_update("d1.npz", "d2.npz")
+    for base in ("v1.nnr", "d1.npz"):
+        assert call(capsys, "update", "apply", base, "u.nnr", "-o", "new.npz", "-f").code == 0
+        assert nnr.compare_models(nnr.load("new.npz"), nnr.apply_update("d1.npz", Path("u.nnr").read_bytes())).same()
+    told = call(capsys, "update", "chain", "v1.nnr", "u.nnr").out
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("v1.nnr").read_bytes())))
+    assert call(capsys, "update", "chain", "-", "u.nnr").out == told.replace("v1.nnr", "-", 1)
+    assert call(capsys, "update", "squash", "v1.nnr", "u.nnr", "-o", "s.nnr").code == 0
+    assert "v1.nnr: 1 tensor" in call(capsys, "bench", "v1.nnr", "--qp", -20).out
+
+
+def test_a_dry_run(versions: Path, capsys: Capture) -> None:
+    result = call(capsys, "update", "encode", "v2.npz", "--base", "v1.npz", "--dry-run")
+    size = len(nnr.encode_update("v1.npz", "v2.npz"))
+    assert (result.code, result.err) == (0, "")
+    assert f" -> {size:,} bytes (" in result.out.splitlines()[-1]
+    before = set(os.listdir())
+    assert call(capsys, "update", "encode", "v2.npz", "--base", "v1.npz", "--dry-run", "-o", "x.nnr").code == 0
+    assert set(os.listdir()) == before
+    for option in ("--check", "--report=x.json"):
+        result = call(capsys, "update", "encode", "v2.npz", "--base", "v1.npz", "--dry-run", option)
+        assert (result.code, "--dry-run cannot be combined with" in result.err) == (2, True)
+    assert "Missing option '-o'" in call(capsys, "update", "encode", "v2.npz", "--base", "v1.npz").err
+
+
+def test_a_report(capsys: Capture) -> None:
+    same = weights(3)
+    np.savez("a.npz", w=weights(1), same=same)
+    np.savez("b.npz", w=weights(2), same=same)
+    result = call(
+        capsys, "update", "encode", "b.npz", "--base", "a.npz", "-o", "u.nnr", "--report=u.json", "--report=u.html"
+    )
+    assert (result.code, Path("u.html").read_text()[:9].lower()) == (0, "<!doctype")
+    found = json.loads(Path("u.json").read_text())
+    assert [one["name"] for one in found["tensors"]] == ["w"]
+    totals = found["totals"]
+    assert (totals["source_bytes"], totals["bytes"]) == (2 * same.nbytes, os.path.getsize("u.nnr"))
+    decoded = nnr.decode("u.nnr")["w"]
+    change = weights(2) - weights(1)
+    assert totals["max_error"] == pytest.approx(np.abs(decoded - change).max(), rel=1e-5)
+    assert Path("u.nnr").read_bytes() == nnr.encode_update("a.npz", "b.npz")
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.1])
+def test_a_target_ratio_refers_to_the_whole_model(capsys: Capture, ratio: float) -> None:
+    same = weights(3, (60, 60))
+    np.savez("a.npz", w=weights(1, (60, 60)), same=same)
+    np.savez("b.npz", w=weights(2, (60, 60)), same=same)
+    result = call(capsys, "update", "encode", "b.npz", "--base", "a.npz", "-o", "u.nnr", "--target-ratio", ratio)
+    assert result.code == 0
+    target = ratio * 2 * same.nbytes
+    assert 0.97 * target <= os.path.getsize("u.nnr") <= target

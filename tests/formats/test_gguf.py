@@ -210,6 +210,22 @@ def test_streams_and_content(tmp_path: Path) -> None:
         formats.save(Model({}), tmp_path / "y.gguf")
 
 
+def test_ratios_refer_to_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lossless bitstreams of Q8_0 are larger than the file: no line says that it was compressed."""
+    integers = np.random.default_rng(0).integers(-128, 128, (4096, 32))
+    path, target = tmp_path / "m.gguf", tmp_path / "m.nnr"
+    scales = np.random.default_rng(1).normal(0, 0.01, 4096).astype(np.float16)
+    path.write_bytes(file_of([info("w", [1024, 128], Q8_0, 0)], blocks(scales, integers)))
+    result = call(capsys, "encode", path, "--lossless")
+    before, after = path.stat().st_size, target.stat().st_size
+    assert after > before
+    ratios = (
+        f"{100 * after / before:.2f} % of the file, {100 * after / (4 * 32 * 4096):.2f} % of its values as arrays, "
+    )
+    assert f": {before:,} -> {after:,} bytes ({ratios}" in result.err
+    assert f"{before:,} -> " in call(capsys, "encode", path, "--dry-run").out.splitlines()[-1]
+
+
 def test_to_safetensors_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     integers = np.random.default_rng(0).integers(-128, 128, (128, 32))
     scales = np.linspace(1e-3, 2e-3, 128).astype(np.float16)

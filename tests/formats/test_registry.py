@@ -172,7 +172,7 @@ def test_what_is_no_model(tmp_path: Path) -> None:
         for format in formats.names():
             with pytest.raises(FormatError):
                 formats.load(tmp_path / name, format=format)
-    with pytest.raises(FormatError, match="not a model"):
+    with pytest.raises(FormatError, match="the folder has no model of a format that is read here"):
         formats.load(tmp_path)
     with pytest.raises(FileNotFoundError):
         formats.load(tmp_path / "nowhere")

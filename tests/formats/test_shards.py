@@ -86,6 +86,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 # ------------------------------------------------------------------------------------------------ reading
+@pytest.mark.filterwarnings("ignore:this is one shard of a model")
 def test_an_index_or_its_folder_is_read(tmp_path: Path) -> None:
     index = checkpoint(tmp_path / "m")
     for source in (index, index.parent):
@@ -116,6 +117,7 @@ def test_what_other_processes_read(tmp_path: Path) -> None:
     assert_same({"norm": model["norm"]}, {"norm": TENSORS["norm"]})
 
 
+@pytest.mark.filterwarnings("ignore:this is one shard of a model")
 def test_mapped(tmp_path: Path) -> None:
     index = checkpoint(tmp_path / "m")
     for source in (index, index.parent, index.parent / ONE):

@@ -261,7 +261,7 @@ def test_what_is_wrong(content: dict[str, bytes], message: str, tmp_path: Path) 
 
 def test_folders_without_the_text(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "m", {"own.sknd": MAIN, "a.dat": dat(WEIGHT)})
-    with pytest.raises(FormatError, match="not a model of a format"):
+    with pytest.raises(FormatError, match="the folder has no model of a format"):
         nnr.load(folder)
     with pytest.raises(FormatError, match=r"no main\.sknd$"):
         formats.load(folder, format="skriptnd")

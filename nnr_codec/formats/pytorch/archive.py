@@ -17,6 +17,7 @@ from ...errors import FormatError, NnrError
 from ...limits import Budget, Limits
 from ...model import Array
 from .. import fill
+from ..diagnosis import AGAIN
 from ..lazy import Entry, native
 from ..zips import ZIP_ERRORS, directory_size, may_hold
 from .items import TYPES
@@ -126,7 +127,7 @@ def read_legacy(file: BinaryIO, limits: Limits) -> tuple[object, dict[str, tuple
         places[key] = at + 8, nbytes
         at += 8 + nbytes
         if at > size:
-            raise FormatError(f"storage {key[:40]!a} ends beyond the end of the file")
+            raise FormatError(f"storage {key[:40]!a} ends beyond the end of the file", hint=AGAIN)
     if missing := content.storages.keys() - places.keys():
         raise FormatError(f"the file has no storage {min(missing)[:40]!a}")
     return content.value, places

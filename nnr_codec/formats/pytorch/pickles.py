@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ...errors import FormatError, NnrError
 from ...limits import Budget
+from ..diagnosis import AGAIN
 from .description import MAX_DEPTH, PAIRS
 
 #: Maximum number of open marks: two for each container, its own and that of a nested tuple, and those of a tensor.
@@ -254,10 +255,21 @@ def _constant(name: str, before: list[Any]) -> _Function | bytes | Leaf:
         return Leaf("dtype", match[1])
     shown = ascii(f"{module}.{short}"[:100])[1:-1]
     after = f", after {before[-1][:80]!a}" if before and type(before[-1]) is str else ""
-    raise FormatError(
-        f"the pickle calls a disallowed function: {shown}{after}; only tensors, parameters, plain containers and plain "
-        "values are read"
-    )
+    raise FormatError(f"the pickle calls a disallowed function: {shown}{after}", hint=_instead(module, short))
+
+
+def _instead(module: str, short: str) -> str:
+    """Return what to save instead of an object of this class, or made by this function."""
+    weights = "torch.save(module.state_dict(), 'weights.pt')"
+    if module.startswith("__torch__"):
+        return f"this is TorchScript: save its weights, with module = torch.jit.load(FILE), by {weights}"
+    if short.startswith(("qint", "quint")) or short == "_rebuild_qtensor" or "quantized" in module:
+        return "PyTorch has quantized this model: give the model from before, which is quantized on encoding"
+    if module.startswith("torch.nn."):
+        return f"this is a pickled module: save its weights by {weights}"
+    if short[:1].isupper():
+        return f"only tensors in plain containers are read: save the weights of a module by {weights}"
+    return "only tensors, parameters, plain containers and plain values are read"
 
 
 # ------------------------------------------------------------------------------------------------ opcodes
@@ -284,7 +296,7 @@ def read_pickle(data: bytes, start: int, budget: Budget) -> Pickle:
         raise
     except (EOFError, struct.error):
         budget.limits.check("max_topology_bytes", len(data) + 1, "bytes of the pickles")
-        raise _damaged("it ends early") from None
+        raise FormatError("the pickle is damaged: it ends early", hint=AGAIN) from None
     except (LookupError, ValueError, TypeError) as error:
         raise _damaged(f"{type(error).__name__} {str(error)[:100]}") from None
 

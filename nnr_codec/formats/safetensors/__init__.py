@@ -25,6 +25,7 @@ from ...limits import Budget, Limits
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, listed, opened_file, state, warn_of_loss
 from ..companion_files import neighbour
+from ..diagnosis import leave_out, shard_of
 from ..lazy import Entry, LazyTensors, native
 from . import shards
 from .header import CODES, PEEK, Described, describe, in_order, is_file, is_index, make_header, read_header
@@ -71,10 +72,9 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     if isinstance(source, Path):
         files, entries, metadata, strangers = _opened(source, limits)
         if strangers:
-            message = f"these are left out: {listed(strangers)}"
-            if strict:
-                raise FormatError(message)
-            warnings.warn(message, FormatWarning, stacklevel=3)
+            leave_out(f"these are left out: {listed(strangers)}", strict)
+        if index := shard_of(source):
+            leave_out(f"this is one shard of a model; to read all of them, give {index.name!a}", strict)
         return Model(LazyTensors(files, entries), metadata=metadata, format=NAME)
     source.seek(0)
     if is_index(source.read(PEEK)):

@@ -15,6 +15,7 @@ from ...dtypes import STORED_TYPES
 from ...errors import FormatError, MissingDependencyError
 from ...limits import Budget
 from .. import is_text, lacks_type
+from ..diagnosis import AGAIN, check_pointer
 from ..lazy import Entry
 
 #: Item types by the format's names, in the order of tensors in a file.
@@ -73,6 +74,7 @@ def read_header(file: BinaryIO, budget: Budget, number: int = 0) -> tuple[dict[s
     file.seek(0)
     length = int.from_bytes(file.read(_SIZE), "little")
     if size < _SIZE or length > size - _SIZE:
+        check_pointer(file)
         raise FormatError(f"the file has {size:,} bytes; {_SIZE} and a header of {length:,} do not fit")
     limits.check("max_topology_bytes", length, "bytes of the header")
     if length > MAX_HEADER:
@@ -166,7 +168,9 @@ def _check_places(entries: Mapping[str, Entry], start: int, size: int) -> None:
             raise FormatError(f"tensor {name[:80]!a}: its bytes, from {entry.start - start} on, {what}", tensor=name)
         at += entry.nbytes
     if at != size:
-        raise FormatError(f"the file has {size:,} bytes; header and tensors need {at:,}")
+        raise FormatError(
+            f"the file has {size:,} bytes; header and tensors need {at:,}", hint=AGAIN if at > size else ""
+        )
 
 
 # Type name of the format, and shape.

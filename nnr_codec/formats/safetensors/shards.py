@@ -82,7 +82,11 @@ class Index:
 
     def locate(self, name: str) -> Path:
         """Return the path of a shard."""
-        return located(self.path, name, f"the shard {name[:80]!a}")
+        try:
+            return located(self.path, name, f"the shard {name[:80]!a}")
+        except FormatError as error:
+            error.hint = "this is the index of a model; its shards must be beside it"
+            raise
 
     def check(self, name: str, entries: Mapping[str, Entry]) -> list[str]:
         """Return the tensors of a shard that the index lacks; FormatError for tensors that the index assigns
@@ -111,6 +115,11 @@ def read_index(path: Path, budget: Budget) -> Index:
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise FormatError("weight_map of the index is not an object of strings")
     for name in set(weight_map.values()):
+        if name.endswith(".bin"):
+            raise FormatError(
+                "an index of PyTorch files (.bin), which are not read together",
+                hint="save the model as safetensors, or encode each .bin (nnr encode FILE... -o FOLDER/)",
+            )
         if not name or name in (".", "..") or re.search(r"[\x00-\x1f/\\:]", name) or not is_text(name):
             raise FormatError(f"the index names a shard {name[:80]!a}, which is no plain file name")
     if not (metadata is None or isinstance(metadata, dict)):

@@ -1,0 +1,134 @@
+"""Diagnoses of files that no format reads, and the command that works instead."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from ..errors import FormatError
+from .plugins import FormatWarning
+from .registry import begins, opened_file, recognise
+
+#: File extensions of models that are one file. A folder with .h5 alone is an incomplete model of Keras.
+_SUFFIXES = (".onnx", ".safetensors", ".pt", ".pth", ".ckpt", ".gguf", ".keras", ".npz")
+_PYTORCH = "pytorch_model.bin"
+_GIT_LFS = b"version https://git-lfs.github.com/spec/"
+_ZIP = b"PK\3\4"
+_SHARD = re.compile(r"(.+)-[0-9]{5}-of-[0-9]{5}(\.[a-z]+)")
+_HEAD = 512  # bytes, more than the header of the first member of an archive has
+#: What to do about a truncated file.
+AGAIN = "the file is truncated; copy or download it again"
+
+
+def check_pointer(source: Path | BinaryIO) -> None:
+    """Raise FormatError for the text that git stores in place of a large file."""
+    if begins(source, _GIT_LFS):
+        raise FormatError("a git-lfs pointer, not the file itself", hint="git lfs pull fetches the file")
+
+
+def check_bitstream(source: Path | BinaryIO, hint: str) -> None:
+    """Raise FormatError for a model, a damaged archive of one, or a git-lfs pointer; ``hint`` is for a model."""
+    check_pointer(source)
+    if module := recognise(source):
+        raise FormatError(f"a model ({module.NAME}), not a bitstream", hint=hint)
+    if begins(source, _ZIP):
+        diagnose(source)
+    if isinstance(source, Path) and source.is_dir() and _model_files(source):
+        raise FormatError("a folder with model files, not a bitstream", hint=hint)
+
+
+def diagnose(source: Path | BinaryIO) -> NoReturn:
+    """Raise FormatError for a file or folder that no format recognises; its hint is the command that works."""
+    if isinstance(source, Path) and source.is_dir():
+        raise _of_folder(source)
+    check_pointer(source)
+    with opened_file(source) as file:
+        head = file.read(_HEAD)
+        if head.startswith(_ZIP):
+            raise _of_archive(file, head)
+    if isinstance(source, Path) and source.suffix == ".bin":
+        graph = source.with_suffix(".xml")
+        found = "" if graph.exists() else ", with this file beside it"
+        raise FormatError(
+            "not a PyTorch file; the weights of an OpenVINO model are read with its graph",
+            hint=f"give the .xml of the model, {graph.name!a}{found}",
+        )
+    raise FormatError(
+        "not a model of a format that is read here, or a damaged one", hint="nnr formats lists the formats"
+    )
+
+
+def model_file(source: Path | BinaryIO, *, strict: bool = False) -> Path | BinaryIO:
+    """Return the only model file of a folder that no format recognises; anything else as it is.
+
+    A FormatWarning, or a FormatError if ``strict``, says that other files of the folder are not read. A link is not
+    followed: it may lead out of the folder.
+    """
+    if not isinstance(source, Path) or not source.is_dir() or recognise(source):
+        return source
+    found = _model_files(source)
+    if len(found) != 1 or found[0].is_symlink():
+        return source
+    if any(path != found[0] and not path.name.startswith(".") for path in source.iterdir()):
+        leave_out(f"only {found[0].name!a} of the folder is read", strict)
+    return found[0]
+
+
+def leave_out(message: str, strict: bool) -> None:
+    """Warn (FormatWarning) that a part of a model is left out, or raise FormatError if ``strict``."""
+    if strict:
+        raise FormatError(message)
+    warnings.warn(message, FormatWarning, stacklevel=4)
+
+
+def shard_of(path: Path) -> Path | None:
+    """Return the index beside a shard that has the usual name, ``NAME-00001-of-00002.safetensors``; otherwise None."""
+    match = _SHARD.fullmatch(path.name)
+    index = path.with_name(f"{match[1]}{match[2]}.index.json") if match else path
+    return index if match and index.is_file() else None
+
+
+def _model_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that have the name of a model, or of them ``pytorch_model.bin`` alone."""
+    files = [path for path in sorted(folder.iterdir()) if path.name.lower().endswith((*_SUFFIXES, _PYTORCH))]
+    files = [path for path in files if path.is_file()]
+    tensors = [path for path in files if path.suffix == ".safetensors"]
+    return [path for path in files if path.name == _PYTORCH and not tensors] or files
+
+
+def _of_folder(folder: Path) -> FormatError:
+    files = _model_files(folder)
+    if not files:
+        return FormatError(
+            "the folder has no model of a format that is read here", hint="nnr formats lists the formats"
+        )
+    if len(files) == 1:
+        return FormatError("the model file of the folder is a link", hint=f"give the file itself, {files[0].name!a}")
+    kinds = {path.suffix for path in files}
+    without = " and no index of them (model.safetensors.index.json)" if kinds == {".safetensors"} else ""
+    shown = ", ".join(ascii(path.name[:80]) for path in files[:3]) + (", ..." if len(files) > 3 else "")
+    return FormatError(
+        f"the folder has {len(files)} model files{without}: {shown}",
+        hint="give one of them, or each as a model of its own (nnr encode FILE... -o FOLDER/)",
+    )
+
+
+def _of_archive(file: BinaryIO, head: bytes) -> FormatError:
+    from .zips import directory_size, may_hold  # imports zipfile
+
+    size = int.from_bytes(head[26:28], "little")  # of the name of the first member
+    first = head[30 : 30 + size]
+    kinds = {b"/data.pkl": "a PyTorch file", b".npy": "an .npz file"}
+    kind = next((kind for end, kind in kinds.items() if first.endswith(end)), "a zip archive")
+    try:
+        directory_size(file, file.seek(0, 2))
+    except FormatError:
+        return FormatError(f"{kind} that ends before the list of its members", hint=AGAIN)
+    if may_hold(file, "archive_format"):
+        return FormatError(
+            "a program of torch.export, not a state_dict",
+            hint="save its weights: torch.save(torch.export.load(FILE).state_dict, 'weights.pt')",
+        )
+    return FormatError("a zip archive, but no model in one, or a damaged one", hint="nnr formats lists the formats")

@@ -1,0 +1,174 @@
+"""Files that are no model, or only a part of one: each has one message that says what it is and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.errors import FormatError
+from nnr_codec.formats import FormatWarning
+
+from .onnx_files import model as onnx_model
+from .onnx_files import tensor as onnx_tensor
+from .torch_support import pytorch
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935\nsize 12345\n"
+TENSORS = {"w": np.ones((8, 8), "f4")}
+
+
+def message(path: Path, **options: bool) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(FormatError) as caught:
+            nnr.load(path, **options)
+    return str(caught.value)
+
+
+def put_shards(folder: Path, suffix: str = ".safetensors") -> list[Path]:
+    """Write two shards, as ``model-00001-of-00002.safetensors``, and their index; return their paths."""
+    paths = [folder / f"model-{k:05}-of-00002{suffix}" for k in (1, 2)]
+    for k, path in enumerate(paths):
+        nnr.save({f"w{k}": TENSORS["w"]}, path, format="safetensors")
+    index = folder / f"model{suffix}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": {f"w{k}": path.name for k, path in enumerate(paths)}}))
+    return [*paths, index]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.onnx", "pytorch_model.bin"])
+def test_a_git_lfs_pointer(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(POINTER)
+    assert message(tmp_path / name).endswith(": a git-lfs pointer, not the file itself; git lfs pull fetches the file")
+    assert "a git-lfs pointer" in message(tmp_path)
+
+
+def test_a_shard_that_is_a_git_lfs_pointer(tmp_path: Path) -> None:
+    _, second, index = put_shards(tmp_path)
+    second.write_text(POINTER)
+    for path in (index, tmp_path):
+        assert f"shard {second.name!a}: a git-lfs pointer" in message(path)
+
+
+def test_an_index_without_its_shards(tmp_path: Path) -> None:
+    first, _, index = put_shards(tmp_path)
+    first.unlink()
+    assert message(index).endswith("is not there; this is the index of a model; its shards must be beside it")
+
+
+def test_an_index_of_pytorch_files(tmp_path: Path) -> None:
+    *_, index = put_shards(tmp_path, ".bin")
+    assert "an index of PyTorch files (.bin), which are not read together; save the model as saf" in message(index)
+
+
+def test_a_shard_beside_its_index(tmp_path: Path) -> None:
+    first, _, index = put_shards(tmp_path)
+    text = "this is one shard of a model; to read all of them, give 'model.safetensors.index.json'"
+    with pytest.warns(FormatWarning, match=text):
+        assert list(nnr.load(first)) == ["w0"]
+    assert text in message(first, strict=True)
+    assert list(nnr.load(index)) == ["w0", "w1"]
+    index.unlink()
+    assert list(nnr.load(first, strict=True)) == ["w0"]
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "m.npz", "model.safetensors"])
+def test_a_folder_with_one_model_is_that_model(tmp_path: Path, name: str) -> None:
+    if name == "m.onnx":
+        (tmp_path / name).write_bytes(onnx_model(tensors=[onnx_tensor("w", TENSORS["w"])]))
+    else:
+        nnr.save(TENSORS, tmp_path / name)
+    assert list(nnr.load(tmp_path, strict=True)) == ["w"]
+    (tmp_path / "tokenizer.json").write_text("{}")
+    if name == "model.safetensors":
+        return
+    with pytest.warns(FormatWarning, match=f"only '{name}' of the folder is read"):
+        assert list(nnr.load(tmp_path)) == ["w"]
+    assert f"only '{name}' of the folder is read" in message(tmp_path, strict=True)
+
+
+def test_a_link_in_a_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    nnr.save(TENSORS, tmp_path / "secret.npz")
+    os.symlink("../secret.npz", tmp_path / "m" / "model.npz")
+    assert message(tmp_path / "m").endswith("the model file of the folder is a link; give the file itself, 'model.npz'")
+
+
+def test_a_folder_with_several_files_of_tensors(tmp_path: Path) -> None:
+    for name in "abcd":
+        nnr.save(TENSORS, tmp_path / f"{name}.safetensors")
+    text = message(tmp_path)
+    assert "has 4 model files and no index of them (model.safetensors.index.json): 'a.safetensors', 'b." in text
+    assert text.endswith("give one of them, or each as a model of its own (nnr encode FILE... -o FOLDER/)")
+    nnr.save(TENSORS, tmp_path / "e.npz")
+    assert "has 5 model files: 'a.safetensors', " in message(tmp_path)
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert "the folder has no model of a format that is read here" in message(tmp_path)
+
+
+def test_the_weights_of_openvino(tmp_path: Path) -> None:
+    path = tmp_path / "m.bin"
+    path.write_bytes(bytes(400))
+    assert message(path).endswith("; give the .xml of the model, 'm.xml', with this file beside it")
+    (tmp_path / "m.xml").write_text("<net/>")
+    assert message(path).endswith("; give the .xml of the model, 'm.xml'")
+
+
+@pytest.mark.parametrize("name", ["m.npz", "m.safetensors"])
+def test_a_truncated_file(tmp_path: Path, name: str) -> None:
+    nnr.save(TENSORS, tmp_path / name)
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-100])
+    assert message(tmp_path / name).endswith("; the file is truncated; copy or download it again")
+
+
+def test_another_archive(tmp_path: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
+        archive.writestr("readme.txt", "no model")
+    assert "a zip archive, but no model in one" in message(tmp_path / "m.pt")
+
+
+# ------------------------------------------------------------------------------------------------ PyTorch
+@pytest.mark.medium
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")  # of PyTorch, about parts of it that are to go
+def test_files_of_pytorch(tmp_path: Path) -> None:
+    torch = pytorch()
+    module, path = torch.nn.Sequential(torch.nn.Linear(4, 4)), tmp_path / "m.pt"
+    save_weights = "torch.save(module.state_dict(), 'weights.pt')"
+    for legacy in (False, True):
+        torch.save(module.state_dict(), path, _use_new_zipfile_serialization=not legacy)
+        data = path.read_bytes()
+        for size in (len(data) // 2, len(data) - 60):
+            path.write_bytes(data[:size])
+            assert message(path).endswith("; the file is truncated; copy or download it again")
+            assert legacy or "a PyTorch file that ends before the list of its members" in message(path)
+        torch.save(module, path, _use_new_zipfile_serialization=not legacy)
+        assert message(path).endswith(f"; this is a pickled module: save its weights by {save_weights}")
+        torch.save({"x": torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8)}, path)
+        assert "PyTorch has quantized this model: give the model from before" in message(path)
+    torch.jit.script(module).save(path)
+    assert "this is TorchScript: save its weights, with module = torch.jit.load(FILE), by" in message(path)
+    quantized = torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}, dtype=torch.qint8)
+    torch.save(quantized.state_dict(), path)
+    assert "PyTorch has quantized this model" in message(path)
+    torch.export.save(torch.export.export(module, (torch.ones(1, 4),)), tmp_path / "m.pt2")
+    assert "a program of torch.export, not a state_dict" in message(tmp_path / "m.pt2")
+
+
+@pytest.mark.torch
+@pytest.mark.medium
+def test_a_folder_with_a_checkpoint_of_pytorch(tmp_path: Path) -> None:
+    torch = pytorch()
+    torch.save({"w": torch.ones(4)}, tmp_path / "pytorch_model.bin")
+    torch.save({"state": torch.ones(4)}, tmp_path / "optimizer.pt")
+    with pytest.warns(FormatWarning, match="only 'pytorch_model.bin' of the folder is read"):
+        assert list(nnr.load(tmp_path)) == ["w"]
