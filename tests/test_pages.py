@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -202,6 +203,29 @@ def test_blocks(page: Path, names: dict[str, Any], capsys: pytest.CaptureFixture
                 assert result.code == 0 or (words[1], result.code) == ("diff", 1), (line, result.err)
     if absent:
         pytest.skip(f"the rest ran; not installed: {', '.join(sorted(set(absent.values())))}")
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    for package in ("sphinx", "furo", "myst_parser"):
+        pytest.importorskip(package, reason=f"the package {package} (extra 'docs') is not installed")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-b",
+        "html",
+        str(ROOT / "docs"),
+        str(tmp_path),
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert (tmp_path / "searchindex.js").is_file()
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert (tmp_path / page.relative_to(ROOT / "docs")).with_suffix(".html").is_file(), page
 
 
 def test_links_resolve() -> None:
