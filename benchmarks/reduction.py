@@ -5,7 +5,7 @@ qualities of the quantization; by quantization alone, too. Of digits networks (b
 accuracy of the network itself, less half a point, on the images that choices are made with; the accuracy that is told
 is that on others. Of ResNet-20 and ResNet-56 (``../shared/models``, in onnxruntime) it is outputs like those of the
 network itself, on 256 seeded inputs. Before that, what one amount of each tool does at the default quantization.
-``--table RESULTS.jsonl`` makes the tables of docs/reduction.md.
+``--table RESULTS.jsonl`` makes the tables of docs/guides/reduction.md.
 """
 
 from __future__ import annotations

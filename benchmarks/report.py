@@ -1,4 +1,4 @@
-"""``python -m benchmarks.report RESULTS.jsonl``: tables of docs/performance.md, from compare, quality or sizes."""
+"""Tables of docs/benchmarks/performance.md: ``python -m benchmarks.report RESULTS.jsonl``."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def versions(facts: dict[str, Any]) -> str:
 def equal_error(rows: list[dict[str, Any]]) -> str:
     """Markdown of what quality.py printed."""
     out = [
-        "| work | qp | SNR, dB | bits each | entropy | size | aimed at | size, lambda_scale=1 |",
+        "| work | qp | SNR, dB | bits each | entropy | size | target | size, lambda_scale=1 |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

@@ -48,8 +48,8 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "fixed_point": click.option(
         "--fixed-point",
         type=click.Choice(["q7.8"]),
-        help="Round floats to 16-bit multiples of 1/256 within -128..127.996 (docs/formats.md). Out-of-range values "
-        "saturate, with a warning.",
+        help="Round floats to 16-bit multiples of 1/256 within -128..127.996 (docs/reference/formats.md). "
+        "Out-of-range values saturate, with a warning.",
     ),
     "dependent_quantization": click.option(
         "--dependent-quantization/--no-dependent-quantization",
@@ -94,7 +94,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "effort": click.option(
         "--effort",
         type=click.IntRange(1, 9),
-        help="Effort from 1 (fastest) to 9 (smallest), default 5; see docs/effort.md.",
+        help="Effort from 1 (fastest) to 9 (smallest), default 5; see docs/explanation/effort.md.",
     ),
     "rate": click.option(
         "--rate",

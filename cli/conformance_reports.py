@@ -1,4 +1,4 @@
-"""Reports of ``nnr conformance`` as JSON (docs/conformance.schema.json), JUnit XML and Markdown."""
+"""Reports of ``nnr conformance`` as JSON (docs/reference/conformance.schema.json), JUnit XML and Markdown."""
 
 from __future__ import annotations
 

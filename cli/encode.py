@@ -119,7 +119,7 @@ Where several rules match a tensor, the last one wins.
     "--reduce",
     metavar="STEPS",
     help="Steps of parameter reduction before quantization, such as 'sparsify(ratio=0.6), fold': sparsify, "
-    "unify, prune, lowrank, fold, scale (docs/reduction.md). With a size target, a step without an amount"
+    "unify, prune, lowrank, fold, scale (docs/guides/reduction.md). With a size target, a step without an amount"
     " gets the best one.",
 )
 @coding.options("rules", "effort", "rate", "codebook", "jobs")
@@ -128,7 +128,7 @@ Where several rules match a tensor, the last one wins.
     "known",
     type=params.FileName(),
     metavar="FILE.npz",
-    help="Costs of errors (see docs/data-aware.md), by tensor name, and second moments, by hessian:NAME.",
+    help="Costs of errors (see docs/guides/data-aware.md), by tensor name, and second moments, by hessian:NAME.",
 )
 @params.model_format("by its content")
 @click.option(

@@ -64,7 +64,7 @@ def measuring(command: F) -> F:
             metavar="KIND[=P,...]",
             help=f"Measure the accuracy of the decoded model after further reduction, and write it into the bitstream: "
             f"{', '.join(KINDS)}; with thresholds or ratios (default: values that suit the weights); repeatable "
-            "(docs/reduction.md).",
+            "(docs/guides/reduction.md).",
         ),
     ):
         command = option(command)

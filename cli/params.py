@@ -122,7 +122,7 @@ def report(command: F) -> F:
         multiple=True,
         callback=_reports,
         metavar="FILE",
-        help="Write a report on each tensor to a .json or .html file (see docs/reports.md); repeatable.",
+        help="Write a report on each tensor to a .json or .html file (see docs/guides/reports.md); repeatable.",
     )(command)
 
 

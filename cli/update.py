@@ -41,7 +41,7 @@ Examples:
 """,
 )
 def update() -> None:
-    """Encode the difference between two models, and apply it: see docs/updates.md."""
+    """Encode the difference between two models, and apply it: see docs/guides/updates.md."""
 
 
 def _codings(command: F) -> F:

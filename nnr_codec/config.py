@@ -74,7 +74,7 @@ class TensorOptions:
     qp : int or None
         Quantization parameter of lossy tensors. With ``qp_density`` d the step size is (2**d + qp mod 2**d) *
         2**(floor(qp / 2**d) - d): at the default density, lowering qp by 4 halves it. None: each matrix gets a step
-        size computed from its values, for an SNR of at least 35 dB (docs/steering.md).
+        size computed from its values, for an SNR of at least 35 dB (docs/guides/steering.md).
     quality : float or None
         0..100, approximately the SNR in dB over all tensors with this quality. Their common step size is the root mean
         square of their nonzero values times 2**(1 - quality / 6); without dependent quantization the SNR is 5 dB
@@ -224,12 +224,12 @@ class EncoderConfig(TensorOptions):
     """Options of the encoder: :class:`TensorOptions` for all tensors, and options of the bitstream.
 
     Raises EncodeError for contradictory options. Options without effect on a given model issue an
-    :class:`~nnr_codec.EncodeWarning` when it is encoded (docs/steering.md).
+    :class:`~nnr_codec.EncodeWarning` when it is encoded (docs/guides/steering.md).
 
     Parameters
     ----------
     effort : int
-        1..9, from fastest to smallest (docs/effort.md).
+        1..9, from fastest to smallest (docs/explanation/effort.md).
     profile : int
         general_profile_idc: 1 (extended feature set) or 0 (base). Profile 0 has only 32-bit types (7.2), so other
         widths come back as int32 and float32; it has no ``row_skipping``.
@@ -244,7 +244,7 @@ class EncoderConfig(TensorOptions):
     target_size : int or None
         Maximum size of the bitstream in bytes. If a lossless encoding fits, the encoding is lossless; otherwise the
         size is within 1 % of the target, and the error is distributed over all quantized tensors without a goal of
-        their own (docs/steering.md). EncodeError if the coarsest step sizes need more bytes.
+        their own (docs/guides/steering.md). EncodeError if the coarsest step sizes need more bytes.
     target_ratio : float or None
         Target size as a fraction of the bytes of the tensors, above 0 and up to 1. Tensors count as the source stores
         them, before any step of ``reduce``; tied tensors count once.
@@ -253,7 +253,7 @@ class EncoderConfig(TensorOptions):
         distribute bytes accordingly; tensors without an entry get the median of the others.
     hessians : mapping of str to array, or None
         Second moments of the inputs of a weight, seen as a matrix of dims[0] rows: shape (columns, columns). Later
-        weights of a row compensate for the errors of earlier ones, unless ``rate`` is 0 (docs/data-aware.md).
+        weights of a row compensate for the errors of earlier ones, unless ``rate`` is 0 (docs/guides/data-aware.md).
     block : bool or None
         Code each block of the topology, a weight with its bias and batch normalization, in one unit (NNR_PT_BLOCK,
         7.3.5), as blocks of the model always are. Blocks whose weight is lossless or has a codebook are coded as
@@ -271,8 +271,8 @@ class EncoderConfig(TensorOptions):
         if no blocks are known. None: True if blocks are known.
     reduce : str or sequence of Step
         Steps of parameter reduction, applied in order before quantization: a string such as ``"sparsify(ratio=0.6),
-        fold"``, or :class:`nnr_codec.reduction.Step` objects; docs/reduction.md lists all tools. Reduced tensors are
-        held in memory as a whole. ``fold_batchnorm`` and ``local_scaling`` add steps at the end.
+        fold"``, or :class:`nnr_codec.reduction.Step` objects; docs/guides/reduction.md lists all tools. Reduced tensors
+        are held in memory as a whole. ``fold_batchnorm`` and ``local_scaling`` add steps at the end.
     fixed_point : str or None
         ``"q7.8"``: round each float, whatever its tensor and type, to the nearest multiple of 2**-8 in the range of 16
         bits, -128..127.99609375, ties to even. Floats are decoded to float32. Out-of-range values saturate, with a

@@ -21,7 +21,7 @@ class Step:
     Parameters
     ----------
     tool : str
-        Name of the tool; docs/reduction.md lists all tools and their options.
+        Name of the tool; docs/guides/reduction.md lists all tools and their options.
     **options
         Options of the tool; strings are parsed like option values in a text.
 

@@ -1,6 +1,7 @@
 """Requirements of ISO/IEC 15938-17:2024 that ``nnr verify`` checks and decoders enforce.
 
-:attr:`nnr_codec.errors.NnrError.rule` is one of them; ``docs/requirements.md`` and ``nnr explain`` list all of them.
+:attr:`nnr_codec.errors.NnrError.rule` is one of them; ``docs/reference/requirements.md`` and ``nnr explain`` list
+all of them.
 """
 
 from __future__ import annotations
@@ -190,7 +191,8 @@ class Requirement(Enum):
     SIDE_INFORMATION = (
         "side-information",
         "",
-        "Side information conforms to docs/side-information.md, and units match it; not a rule of the standard.",
+        "Side information conforms to docs/reference/side-information.md, and units match it; not a rule of the "
+        "standard.",
         "extension",
     )
     LIMITS = "limits", "", "Reading and decoding stay within the given limits; not a rule of the standard.", "limit"

@@ -232,7 +232,7 @@ def _limits() -> Iterator[Topic]:
 def _side_information() -> Iterator[Topic]:
     text, *rest = _prose(record)
     unit = " ".join(rest)
-    page = "docs/side-information.md describes it"
+    page = "docs/reference/side-information.md describes it"
     yield Topic("side information", "extension", "", text, (unit, *_prose(SideInfo)[1:], page))
     yield Topic(f"topology_storage_format {record.STORAGE_FORMAT}", "extension", "", unit, (page,))
     for cls in (SideInfo, TensorRecord):

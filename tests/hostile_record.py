@@ -1,4 +1,4 @@
-"""Bitstreams with side information, and what a stranger may make of it: see docs/side-information.md."""
+"""Bitstreams with side information, and what a stranger may make of it: see docs/reference/side-information.md."""
 
 from __future__ import annotations
 

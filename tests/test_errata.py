@@ -1,4 +1,4 @@
-"""docs/errata.md: every reference resolves to an entry, and what entries cite exists."""
+"""docs/reference/errata.md: every reference resolves to an entry, and what entries cite exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nnr_codec.conformance.errata import ERRATA, Erratum, page
 from nnr_codec.conformance.vectors import load_cases
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "errata.md"
+PAGE = ROOT / "docs" / "reference" / "errata.md"
 SOURCE = ROOT / "nnr_codec" / "conformance" / "errata.toml"
 SUFFIXES = {".py", ".pyi", ".pyx", ".pxd", ".pxi", ".h", ".md", ".toml", ".txt"}
 
@@ -46,7 +46,7 @@ def test_every_reference_resolves_to_an_entry() -> None:
 
 
 def test_the_page_is_current_and_has_each_entry_once() -> None:
-    """python -m nnr_codec.conformance.errata > docs/errata.md"""
+    """python -m nnr_codec.conformance.errata > docs/reference/errata.md"""
     text = PAGE.read_text("utf-8")
     assert text == page()
     assert re.findall(r"^### (\w+)$", text, re.M) == list(ERRATA)

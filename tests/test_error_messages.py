@@ -234,8 +234,8 @@ def test_a_warning_names_options_as_the_caller_does() -> None:
     assert found.named(lambda option: f"<{option.name}>") == "<topology> has no effect: the model has no graph"
 
 
-# ------------------------------------------------------------------------------------------------ docs/errors.md
-PAGE = (ROOT / "docs" / "errors.md").read_text("utf-8")
+# ------------------------------------------------------------------------------------------------ the page
+PAGE = (ROOT / "docs" / "reference" / "errors.md").read_text("utf-8")
 
 
 def rows(heading: str) -> list[list[str]]:

@@ -26,7 +26,7 @@ from .shared import examples
 
 pytestmark = pytest.mark.medium
 
-#: topology_storage_format of the side-information record (docs/side-information.md).
+#: topology_storage_format of the side-information record (docs/reference/side-information.md).
 RECORD = 128
 LOSSLESS: dict[str, Any] = {"exact": True}
 

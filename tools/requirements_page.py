@@ -1,6 +1,6 @@
-"""Generator of docs/requirements.md: the checked rules, and the treatment of every "shall" of the standard.
+"""Generator of docs/reference/requirements.md: the checked rules, and the treatment of every "shall" of the standard.
 
-``python -m tools.requirements_page > docs/requirements.md``
+``python -m tools.requirements_page > docs/reference/requirements.md``
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_READER = "asks decoders to ignore the value; ours does"
+_READER = "decoders ignore the value; nnr_codec does"
 _FRAME = "introduces the sentences that follow"
 _DECODER = "applies to decoders; nnr_codec conforms"
 

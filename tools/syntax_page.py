@@ -1,6 +1,6 @@
-"""Generator of docs/syntax.md, from the syntax tables and the comments beside their elements.
+"""Generator of docs/reference/syntax.md, from the syntax tables and the comments beside their elements.
 
-``python -m tools.syntax_page > docs/syntax.md``
+``python -m tools.syntax_page > docs/reference/syntax.md``
 """
 
 from __future__ import annotations

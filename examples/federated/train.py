@@ -155,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Federated training with and without nnr_codec.")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--preset", default="fl", help="of nnr_codec's encoder (default: fl)")
-    parser.add_argument("--sbt", type=float, metavar="R", help="set this part of matrices to zero: see docs/updates.md")
+    parser.add_argument("--sbt", type=float, metavar="R", help="share of zeros (docs/guides/updates.md)")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write federated.svg there")
     arguments = parser.parse_args()
     with threadpool_limits(1):  # batches are small

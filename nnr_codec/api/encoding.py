@@ -37,15 +37,15 @@ def encode(
     model : Model, mapping of str to ndarray or torch.Tensor, torch.nn.Module, path or binary file
         Tensors of any shape and any type of :data:`nnr_codec.dtypes.STORED_TYPES`, including those of ``ml_dtypes``
         (bfloat16, float8, int4). Properties that NNR cannot represent, such as a shape without elements, are stored in
-        a side-information record (docs/side-information.md), unless ``side_info`` is False.
+        a side-information record (docs/reference/side-information.md), unless ``side_info`` is False.
     config : EncoderConfig, optional
     jobs : int
         Number of threads; with an executor, its number of workers if that differs from the number of processors. The
         result does not depend on it.
     executor : concurrent.futures.Executor, optional
-        Used instead of threads: an executor with threads, processes or other machines (docs/executors.md). For models
-        in files, workers get paths and read the tensors themselves. The call must not come from one of its workers,
-        which would deadlock.
+        Used instead of threads: an executor with threads, processes or other machines (docs/guides/executors.md). For
+        models in files, workers get paths and read the tensors themselves. The call must not come from one of its
+        workers, which would deadlock.
     **options
         Fields of EncoderConfig that replace those of ``config`` or of the preset named by ``preset``: ``exact=True``
         encodes losslessly.

@@ -134,7 +134,7 @@ def reduce(
     ----------
     model : Model, mapping of str to ndarray, path or binary file
     steps : str or sequence of Step
-        Steps such as ``"sparsify(ratio=0.6), fold"``; docs/reduction.md lists all tools and their options.
+        Steps such as ``"sparsify(ratio=0.6), fold"``; docs/guides/reduction.md lists all tools and their options.
     config, **options
         As for :func:`encode`: rules can exclude tensors; all options affect the estimated sizes.
 

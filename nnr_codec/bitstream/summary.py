@@ -221,7 +221,7 @@ def _storage(unit: Unit) -> Iterator[str]:
 
 
 def side_information(unit: Unit, most: int = len(MAGIC)) -> bytes | None:
-    """Return the first bytes of a unit's inflated side information (docs/side-information.md); None if it has none."""
+    """Return the first bytes of a unit's inflated side information; None if it has none."""
     if unit.header.nnr_unit_type != NNR_TPL:
         return None
     header, payload = cast(NnrTopologyUnitHeader, unit.header.detail), cast(NnrTopologyUnitPayload, unit.structure)

@@ -137,7 +137,7 @@ class _Builder:
             root.children.append(payload)
         if said := side_information(unit, SIDE_BYTES + 1):
             storage, data = root.find(["topology_storage_format", "topology_data"])
-            storage.meaning = "side information (docs/side-information.md)"
+            storage.meaning = "side information (docs/reference/side-information.md)"
             data.meaning = said[:SIDE_BYTES].decode(errors="replace") + ("..." if len(said) > SIDE_BYTES else "")
         if inferred:
             self.structures |= {f"{s.table_name}()": s for s in (unit.size, unit.header, unit.structure) if s}

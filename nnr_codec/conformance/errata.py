@@ -1,6 +1,6 @@
 """Errata of ISO/IEC 15938-17:2024: text that is wrong, ambiguous or missing, and the decision taken.
 
-``python -m nnr_codec.conformance.errata > docs/errata.md`` generates the page from ``errata.toml``.
+``python -m nnr_codec.conformance.errata > docs/reference/errata.md`` generates the page from ``errata.toml``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Restoration of model tensors from unit tensors with side information (docs/side-information.md)."""
+"""Restoration of model tensors from unit tensors with side information (docs/reference/side-information.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The step of a matrix without a qp or a goal: it follows from the matrix alone, and no part of the matrix is lost.
 
-The step is proportional to the root mean square of the values times fan-in**0.75 (docs/steering.md has other rules).
-Three guards make it finer:
+The step is proportional to the root mean square of the values times fan-in**0.75 (see docs/guides/steering.md). Three
+guards make it finer:
 
 * the matrix keeps an SNR of at least FLOOR,
 * no row (index of ``dims[0]``) becomes zero,

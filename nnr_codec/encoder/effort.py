@@ -1,4 +1,4 @@
-"""What each level of effort does (docs/effort.md)."""
+"""What each level of effort does (docs/explanation/effort.md)."""
 
 from __future__ import annotations
 

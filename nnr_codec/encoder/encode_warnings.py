@@ -91,7 +91,7 @@ def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]
         if is_listed(prepared.model, config):
             yield option, " has no effect: ", Option("indexed_references"), " leaves no names for scales"
         else:
-            yield option, " has no effect: no weight can be scaled (docs/steering.md)"
+            yield option, " has no effect: no weight can be scaled (docs/guides/steering.md)"
     together = {plan.name for unit in units if unit.compressed_parameter_types for plan in unit.plans}
     plans = {plan.name: plan for unit in units for plan in unit.plans}
     if apart := [plans[name] for name in wanted if name not in together]:
@@ -130,7 +130,7 @@ def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPl
             ("hessians", any(one.hessian is not None for one in known)),
         ):
             if getattr(config, name) and not used:
-                yield Option(name), " has no effect on any tensor: docs/data-aware.md says what it is for"
+                yield Option(name), " has no effect on any tensor: docs/guides/data-aware.md says what it is for"
 
 
 def _is_asked(name: str, value: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""Lossless plan of a tensor: the cheapest of all codings that keep every bit (docs/side-information.md)."""
+"""Lossless plan of a tensor: the cheapest of all codings that keep every bit (docs/reference/side-information.md)."""
 
 from __future__ import annotations
 

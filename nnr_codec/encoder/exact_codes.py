@@ -1,4 +1,4 @@
-"""Codes of side information that keep every bit of a tensor (docs/side-information.md).
+"""Codes of side information that keep every bit of a tensor (docs/reference/side-information.md).
 
 * integers: a base, and low bits in a unit of their own, where their own values are not the best levels.
 * floats: exponents are coded, and the rest of their bits is stored.

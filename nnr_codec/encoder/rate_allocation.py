@@ -148,41 +148,19 @@ def _cost(arrays: list[Array], name: str, config: EncoderConfig) -> float:
 # ------------------------------------------------------------------------------------------------ curves
 @dataclass
 class Curve:
-    """Rate and distortion of one tensor over its steps.
+    """Rate and distortion of one tensor over its steps."""
 
-    Parameters
-    ----------
-    some : TensorFacts
-        An excerpt.
-    scale : float
-        Parameters of the tensor for each of the excerpt.
-    weight : float
-        Of its squared errors.
-    least, greatest : int
-        The points that it may have.
-    fine : bool
-        Whether its steps are those of vectors: of the level's, by ``shift`` more.
-    even : int
-        From this qp on, any is coded as it is.
-    points : dict of int to (float, float)
-        What was measured.
-    found : dict of int to int
-        The best qp by level.
-    kept : int or None
-        The qp that it has at all levels from now on.
-    """
-
-    some: TensorFacts
-    scale: float
-    weight: float
-    least: int
-    greatest: int
-    fine: bool = False
+    some: TensorFacts  # an excerpt
+    scale: float  # parameters of the tensor for each of the excerpt
+    weight: float  # cost of its squared errors
+    least: int  # first point
+    greatest: int  # last point
+    fine: bool = False  # steps are those of vectors: the qp of the level, plus shift
     shift: int = 0
-    even: int = GREATEST_QP
-    points: dict[int, tuple[float, float]] = field(default_factory=dict)
-    found: dict[int, int] = field(default_factory=dict)
-    kept: int | None = None
+    even: int = GREATEST_QP  # least qp from which on each is coded as it is
+    points: dict[int, tuple[float, float]] = field(default_factory=dict)  # measured bits and weighted distortion
+    found: dict[int, int] = field(default_factory=dict)  # best qp by level
+    kept: int | None = None  # the qp at all levels from now on
 
     def at(self, point: int) -> tuple[float, float]:
         """Return bits, and weighted distortion."""

@@ -5,7 +5,7 @@
 >>> recipe.add_client_output_filter(NNREncode(), tasks=["train"])                        # doctest: +SKIP
 >>> recipe.add_server_input_filter(NNRDecode(), tasks=["train"])                         # doctest: +SKIP
 
-docs/nvflare.md describes the configuration of sites, the options, and the rejected messages.
+docs/guides/nvflare.md describes the configuration of sites, the options, and the rejected messages.
 """
 
 from __future__ import annotations

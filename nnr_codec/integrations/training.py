@@ -2,7 +2,7 @@
 
 These helpers extend your own training loop: a term of the loss, an action after each optimizer step, or layers whose
 weights are computed from other parameters until they are coded. Masks, projections and ranks are computed by the
-reduction steps of the encoder (docs/reduction.md).
+reduction steps of the encoder (docs/guides/reduction.md).
 
 >>> masks = Masks(module, tensors="*.weight")                                             # doctest: +SKIP
 >>> with masks.after(optimizer):                                                          # doctest: +SKIP

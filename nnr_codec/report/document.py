@@ -1,4 +1,4 @@
-"""Report as plain data (docs/reports.md); a changed meaning of a key requires a new version."""
+"""Report as plain data (docs/guides/reports.md); a changed meaning of a key requires a new version."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class EncodeReport:
     ----------
     source_bytes : int
         Size of the tensors in bytes as the source stores them, before any step of ``config.reduce``; tied tensors count
-        once (docs/reports.md).
+        once (docs/guides/reports.md).
     parameters : int
         Number of parameters, counted in the same way.
     nbytes : int
@@ -125,7 +125,7 @@ class EncodeReport:
         return summarized({name: one.loss for name, one in self.tensors.items() if one.loss})
 
     def to_json(self) -> str:
-        """Return the report as JSON (docs/reports.md); ValueError without statistics."""
+        """Return the report as JSON (docs/guides/reports.md); ValueError without statistics."""
         from .document import as_json, document
 
         return as_json(document(self))

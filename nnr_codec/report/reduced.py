@@ -42,7 +42,7 @@ class StepReport:
     nbytes: int
 
     def document(self) -> dict[str, Any]:
-        """Return the plain data for reports (docs/reports.md)."""
+        """Return the plain data for reports (docs/guides/reports.md)."""
         return {
             "step": self.step,
             "changed": self.changed,

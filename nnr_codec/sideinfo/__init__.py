@@ -1,1 +1,1 @@
-"""Side information: model properties that NNR cannot represent (docs/side-information.md), and their application."""
+"""Side information: model properties that NNR cannot represent; see docs/reference/side-information.md."""

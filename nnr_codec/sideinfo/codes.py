@@ -1,4 +1,4 @@
-"""Codes of docs/side-information.md as functions on ndarrays: splitting of tensors into units, and joining."""
+"""Codes of docs/reference/side-information.md as functions on ndarrays: tensors to units and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Side-information record: its contents, and its form in a bitstream (docs/side-information.md).
+"""Side-information record: its contents, and its form in a bitstream (docs/reference/side-information.md).
 
 An NNR_TPL unit of topology_storage_format 128, which the standard leaves unspecified, carries it as deflated canonical
 JSON. Decoders without support skip it and return the tensors of the units unchanged.

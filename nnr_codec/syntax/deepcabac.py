@@ -5,8 +5,8 @@ syntax serves both directions: a :class:`BinCoder` takes the value of each synta
 the value that is passed in is ignored.
 
 Names are those of the standard. If the printed text contradicts itself or existing bitstreams, a comment quotes it
-after "text:", with its entry in docs/errata.md. Reconstruction (codebooks, step sizes, 7.3.6) is not part of clause 10;
-callers check levels against codebooks and tensor sizes against limits.
+after "text:", with its entry in docs/reference/errata.md. Reconstruction (codebooks, step sizes, 7.3.6) is not
+part of clause 10; callers check levels against codebooks and tensor sizes against limits.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def shown(data: bytes) -> tuple[str, str, str]:
 def test_the_record_can_be_read(deflated: bool) -> None:
     detail, storage, text = shown(unit(RECORD, deflated=deflated))
     assert detail == "side information" + ", deflated" * deflated
-    assert (storage, text) == ("side information (docs/side-information.md)", RECORD.decode())
+    assert (storage, text) == ("side information (docs/reference/side-information.md)", RECORD.decode())
 
 
 @pytest.mark.parametrize("deflated", [False, True])

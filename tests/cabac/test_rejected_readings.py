@@ -1,4 +1,4 @@
-"""The readings of clause 10 that docs/errata.md rejects do not decode the streams that it cites as evidence.
+"""The readings of clause 10 that docs/reference/errata.md rejects do not decode the streams that it cites as evidence.
 
 Each reading is the plain implementation with a line or two replaced.
 """

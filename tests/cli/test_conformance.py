@@ -105,7 +105,7 @@ def test_reports(cases: Path, capsys: Capture) -> None:
     code = conformance(capsys, cases, "--json", "r.json", "--junit", "r.xml").code
     assert code == 1
     report = json.loads(Path("r.json").read_text("utf-8"))
-    schema = json.loads((ROOT / "docs" / "conformance.schema.json").read_text("utf-8"))
+    schema = json.loads((ROOT / "docs" / "reference" / "conformance.schema.json").read_text("utf-8"))
     Draft202012Validator.check_schema(schema)
     Draft202012Validator(schema).validate(report)
     assert report["version"] == nnr.__version__

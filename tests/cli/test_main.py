@@ -22,8 +22,11 @@ from nnr_codec.config import TensorOptions
 from .support import COMMAND, call
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Pages whose options are compared with those of the commands.
+PAGES = [path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / "docs" / "guides").glob("*.md"))]
+PAGES += ["faq.md", "tutorial/first-steps.md", "explanation/effort.md", "reference/formats.md", "reference/nnef.md"]
 #: Options that pages of the documentation name and that are of other programs, or of the group.
-OTHERS = {"--help", "--minilm", "--plot", "--table"}
+OTHERS = {"--help", "--minilm", "--only", "--plot", "--table"}
 
 Capture = pytest.CaptureFixture[str]
 
@@ -69,20 +72,7 @@ def test_help_names_all_keys_of_a_rule(capsys: Capture) -> None:
     assert set(keys[1].replace(",", " ").split()) == {field.name for field in fields(TensorOptions)}
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "docs/steering.md",
-        "docs/effort.md",
-        "docs/reports.md",
-        "docs/data-aware.md",
-        "docs/nnef.md",
-        "docs/updates.md",
-        "docs/formats.md",
-        "docs/reduction.md",
-    ],
-)
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}" for name in PAGES)])
 def test_pages_name_options_that_there_are(page: str) -> None:
     options = {
         name: {text for option in command.params for text in (*option.opts, *option.secondary_opts)}

@@ -1,4 +1,4 @@
-"""nnr update, what other commands say of updates, and the examples of docs/updates.md."""
+"""nnr update, what other commands say of updates, and the errors of docs/guides/updates.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from .support import DIGITS, NAMES, call, weights
 
 EXACTLY = nnr.EncoderConfig(exact=True)
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "updates.md"
+PAGE = ROOT / "docs" / "guides" / "updates.md"
 
 Capture = pytest.CaptureFixture[str]
 Monkey = pytest.MonkeyPatch
@@ -578,57 +577,6 @@ def test_names_of_tensors_and_bases(capsys: Capture) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the page
-def examples(language: str, page: Path = PAGE, heading: str = "") -> list[str]:
-    """The examples of a page in one language, in order: all, or those under a heading."""
-    text = page.read_text(encoding="utf-8")
-    if heading:
-        text = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    return re.findall(rf"^```{language}\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
-def execute(texts: list[str]) -> dict[str, Any]:
-    """Run examples one after another, with the names that they take for granted."""
-    rng = np.random.default_rng(1)
-    updates: list[dict[str, Array]] = [{"w": rng.normal(0, 1e-3, (20, 30)).astype("f4")} for _ in range(4)]
-    base: dict[str, Array] = {"w": weights(1, (20, 30))}
-    new = {"w": base["w"] + updates[0]["w"]}
-    names = {"nnr": nnr, "base": base, "new": new, "newer": {"w": new["w"] + updates[1]["w"]}, "updates": updates}
-    for text in texts:
-        exec(compile(text, "an example", "exec"), names)
-    return names
-
-
-def test_python_of_the_page_runs(capsys: Capture) -> None:
-    found = examples("python")
-    assert len(found) >= 7
-    names = execute(found)
-    assert names["received"].keys() == names["base"].keys()
-    assert Path("updates.state").exists()
-    assert "continues number" in capsys.readouterr().out
-
-
-def test_python_of_the_readme_runs() -> None:
-    (text,) = examples("python", ROOT / "README.md", "Updates")
-    assert execute([text])["received"]["w"].any()
-
-
-@pytest.mark.parametrize(("page", "heading", "least"), [(PAGE, "", 6), (ROOT / "README.md", "Updates", 2)])
-def test_commands_of_the_page_run(versions: Path, capsys: Capture, page: Path, heading: str, least: int) -> None:
-    for name in ("old", "v1"):
-        nnr.save(model(1), f"{name}.safetensors")
-    for name in ("new", "v2"):
-        nnr.save(model(2), f"{name}.safetensors")
-    if heading:
-        Path("v2.nnr").unlink()
-    found = [line.partition("#")[0] for text in examples("sh", page, heading) for line in text.splitlines()]
-    lines = [line for line in found if not line.startswith(("pip install ", "python -m benchmarks."))]
-    assert all(line.startswith("nnr ") for line in lines)
-    assert len(lines) >= least
-    for line in lines:
-        result = call(capsys, *shlex.split(line)[1:])
-        assert result.code == 0, (line, result.err)
-
-
 @pytest.mark.parametrize(
     ("command", "given"),
     [

@@ -39,8 +39,8 @@ def test_there_are_no_gaps() -> None:
 
 
 def test_the_page_is_not_stale() -> None:
-    """python -m tools.coverage > docs/coverage.md"""
-    assert (ROOT / "docs" / "coverage.md").read_text("utf-8") == page(matrix())
+    """python -m tools.coverage > docs/reference/coverage.md"""
+    assert (ROOT / "docs" / "reference" / "coverage.md").read_text("utf-8") == page(matrix())
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_gaps_are_found(only: str, gap: str) -> None:
 
 
 def test_every_row_of_the_tables_is_listed() -> None:
-    """As docs/syntax.md has them, which is compared with the print."""
+    """As docs/reference/syntax.md has them, which is compared with the print."""
     listed = {table.name: table.lines for table in matrix().sources.tables.tables}
     for name, table in docs.syntax_tables().items():
         elements = [row.element for row in table.rows if row.descriptor and not row.descriptor.endswith("()")]

@@ -161,5 +161,5 @@ def test_every_sentence_of_a4_is_listed() -> None:
 
 
 def test_the_page_is_not_stale() -> None:
-    """python -m tools.requirements_page > docs/requirements.md"""
-    assert (ROOT / "docs" / "requirements.md").read_text("utf-8") == page()
+    """python -m tools.requirements_page > docs/reference/requirements.md"""
+    assert (ROOT / "docs" / "reference" / "requirements.md").read_text("utf-8") == page()

@@ -1,4 +1,4 @@
-"""Weights that side information makes of their displacements (docs/side-information.md)."""
+"""Weights that side information makes of their displacements (docs/reference/side-information.md)."""
 
 from __future__ import annotations
 

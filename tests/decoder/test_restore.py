@@ -1,4 +1,4 @@
-"""Side information: from tensors of units to tensors of the model (docs/side-information.md)."""
+"""Side information: from tensors of units to tensors of the model (docs/reference/side-information.md)."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def test_infos() -> None:
 
 
 def test_the_order_is_that_of_first_units_and_places() -> None:
-    """As docs/side-information.md says; a stream gives a tensor when it can, at the latest."""
+    """As docs/reference/side-information.md says; a stream gives a tensor when it can, at the latest."""
     records = {name: TensorRecord("int8", (0,), index=k) for name, k in (("e0", 0), ("e3", 3), ("e2", 2), ("e9", 9))}
     records["f"] = TensorRecord("float32", code=FloatCode("f#bits", 127))
     records["before"] = TensorRecord(same_as="z", index=1)
@@ -334,7 +334,7 @@ def test_the_order_is_that_of_first_units_and_places() -> None:
 
 @given(st.permutations(range(4)), st.integers(0, 15))
 def test_any_order_of_units(order: list[int], gone: int) -> None:
-    """Whatever is missing, each way gives the same tensors, in the order that docs/side-information.md tells."""
+    """All ways return the same tensors in the order of docs/reference/side-information.md, whatever is missing."""
     data, want = many()
     units = list(nnr.units(data))
     first, rest = units[:3], [units[3 + k] for k in order if not gone >> k & 1]

@@ -376,7 +376,7 @@ def without(*names: str) -> Model:
         (replace(MODEL, aliases={"up.bias": "bn.var"}), {}, "is tied to another one, or a rule keeps it"),
         (Model({**TENSORS, "bn.var": -TENSORS["bn.var"]}, TOPOLOGY), {}, "with 'bn.var' and epsilon 0.001, 'bn.gamma'"),
         (Model({**TENSORS, "bn.mean": TENSORS["bn.mean"] * np.nan}, TOPOLOGY), {}, "'bn.beta' has no finite values"),
-        (Model({**TENSORS, "bn.mean": TENSORS["bn.mean"][0]}, TOPOLOGY), {}, "differ in shape, or are no floats"),
+        (Model({**TENSORS, "bn.mean": TENSORS["bn.mean"][:, 1:]}, TOPOLOGY), {}, "differ in size, or are no floats"),
         (
             Model(
                 {n: a for n, a in TENSORS.items() if n != "bn.var"},

@@ -1,6 +1,6 @@
 """From every format to every other one: what comes back is the same, or somebody says what is not.
 
-What each pair does is what the table of docs/formats.md says.
+What each pair does is what the table of docs/reference/formats.md says.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Capture = pytest.CaptureFixture[str]
 WEIGHT = np.array([[1.5, -2.0, 0.25], [3.0, 1 / 256, 0.0]], np.float32)  # of Q7.8, for OpenVX
 BIAS = np.array([0.5, -1.25], np.float32)
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md"
 
 #: What a format may leave out, how it says so, and the letter of the page's table.
 TELLS = {

@@ -25,7 +25,7 @@ from ..cli.support import Result, call, process
 
 pytestmark = pytest.mark.medium
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md"
 TENSORS = {"w": np.array([[1.5, -2.0], [0.25, 8.0]], np.float32), "b": np.array([3.0, 4.0], np.float32)}
 JSON = '{"weights": {"w": [[1.5, -2.0], [0.25, 8.0]], "b": [3.0, 4.0]}}'
 

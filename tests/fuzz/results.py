@@ -1,6 +1,7 @@
 """What campaigns have found: ``python -m tests.fuzz.results [FILE ...]``.
 
-Adds the lines of these files to benchmarks/results/fuzzing.jsonl, and writes the tables of docs/fuzzing.md anew.
+Adds the lines of these files to benchmarks/results/fuzzing.jsonl, and rewrites the tables of
+docs/explanation/fuzzing.md.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS, PAGE = ROOT / "benchmarks" / "results" / "fuzzing.jsonl", ROOT / "docs" / "fuzzing.md"
+RESULTS, PAGE = ROOT / "benchmarks" / "results" / "fuzzing.jsonl", ROOT / "docs" / "explanation" / "fuzzing.md"
 
 KINDS = {"structure": "by structure", "bytes": "by bytes"}
 

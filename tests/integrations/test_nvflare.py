@@ -523,7 +523,7 @@ def test_options_reach_the_sites(flare: SimpleNamespace, tmp_path: Path) -> None
 def test_the_line_that_sites_add_to_their_resources(flare: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     module = pytest.importorskip("nvflare.app_common.widgets.component_path_authorizer")
     exceptions = importlib.import_module("nvflare.apis.fl_exception")
-    text = (Path(__file__).parents[2] / "docs" / "nvflare.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "nvflare.md").read_text(encoding="utf-8")
     added = "nnr_codec.integrations.nvflare."
     assert f'"{added}"' in text
     standard = list(module.DEFAULT_CLASS_ALLOW_LIST)

@@ -1,8 +1,8 @@
 """NNCodec and all vectors: ``python -m tests.peer.record`` asks it (NNR_PEER names its python) and writes what it says.
 
-The record is benchmarks/results/nncodec.jsonl: a line about all and one for each case. docs/conformance.md is made from
-it. Cases that the record has with the same bitstreams are not asked again without ``--all``; ``--page`` writes the page
-alone.
+The record is benchmarks/results/nncodec.jsonl: a line about all and one for each case. docs/reference/conformance.md
+is made from it. Cases that the record has with the same bitstreams are not asked again without ``--all``; ``--page``
+writes the page alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..vectors.make import ROOT
 from .disagreements import INVALID, VALID, Group, group_of
 
 TOP = Path(__file__).resolve().parents[2]
-RECORD, PAGE = TOP / "benchmarks" / "results" / "nncodec.jsonl", TOP / "docs" / "conformance.md"
+RECORD, PAGE = TOP / "benchmarks" / "results" / "nncodec.jsonl", TOP / "docs" / "reference" / "conformance.md"
 WRAPPER = TOP / "examples" / "decoders" / "nncodec2.py"
 
 #: Seconds for a case; on a busy machine the start of a process takes most of them.
@@ -104,7 +104,7 @@ def group(line: dict[str, Any]) -> Group | None:
 
 
 def page(head: dict[str, Any], lines: list[dict[str, Any]]) -> str:
-    """docs/conformance.md."""
+    """docs/reference/conformance.md."""
     suite, ours = head["suite"], head["nnr_codec"]
     wrong = [line for line in lines if line["outcome"] not in ("PASS", "SKIP")]
     skipped = [line for line in lines if line["outcome"] == Outcome.SKIP]
@@ -175,42 +175,43 @@ def _reasons(lines: list[dict[str, Any]]) -> list[str]:
 
 INTRODUCTION = """# Conformance
 
-`nnr conformance` runs the {cases} cases in `bitstream_vectors`, each in a process with limits of time and memory, and
-`nnr conformance --decoder` asks any other program ([bitstream_vectors/README.md](../bitstream_vectors/README.md)). They
-are vectors of this project, and of what NNCodec wrote; those of ISO/IEC 15938-18 are not public, and nothing here is a
-claim of conformance to it.
+`nnr conformance` runs the {cases} cases in `bitstream_vectors`, each in a process with limits of time and memory.
+`nnr conformance --decoder` runs them in any other program ([vectors](../../bitstream_vectors/README.md)). The vectors
+were written by this project or by NNCodec. Those of ISO/IEC 15938-18 are not public, and this page is no claim of
+conformance to it.
 
-This page is written by `python -m tests.peer.record`, of revision {revision} of the vectors
-(`{sha256}`), with Python {python} on {platform}.
+`python -m tests.peer.record` generates this page. Revision {revision} of the vectors (`{sha256}`),
+Python {python} on {platform}.
 
 ## nnr_codec
 
-It was run twice in a row: in {j1} s with one process, and in {j2} s with two.
+Two runs took {j1} s with one process and {j2} s with two.
 
 > {summary}
 
-`nnr_codec.selftest()`, for installations that have no vectors beside them, takes {selftest} s for its {core} cases.
+`nnr_codec.selftest()`, for installations without the vectors, takes {selftest} s for its {core} cases.
 
-`--json` is described by [conformance.schema.json](conformance.schema.json); `--junit` and `--markdown` tell the same.
-`--claim` ends with a sentence that may be quoted, if all cases were run, all came out as expected, and the files are
-those of the manifest. `--fluster` writes a test suite for fluster: its `result` is the digest of the decoded model
-(`model_sha256` of `nnr verify --digest`), and empty for what a decoder has to refuse.
+[conformance.schema.json](conformance.schema.json) describes `--json`; `--junit` and `--markdown` report the same.
+`--claim` ends with a sentence that may be quoted if all cases were run, all had the expected result, and the files are
+those of the manifest. `--fluster` writes a test suite for fluster. Its `result` is the digest of the decoded model
+(`model_sha256` of `nnr verify --digest`), and empty for a bitstream that a decoder must refuse.
 
 ## NNCodec 2.1.3
 
-NNCodec is the published software of Fraunhofer HHI, whose streams decode here bit for bit, and ours there, where its
-syntax elements suffice. Where the text of the standard is broken or silent, the vectors follow the
-[errata](errata.md). Here a wrapper asks NNCodec about all of them:
+NNCodec is the published software of Fraunhofer HHI. Its streams decode here bit for bit, and ours there, as far as it
+supports the syntax elements. Where the text of the standard is broken or silent, the vectors follow the
+[errata](errata.md). A wrapper runs all cases in NNCodec:
 
+<!-- not run: needs NNCodec -->
 ```sh
 nnr conformance --decoder 'PYTHON examples/decoders/nncodec2.py {{input}} {{outdir}} {{inputs}}'
 ```
 """
 
 OUTCOMES = """
-`acceptable` are bitstreams that a decoder may refuse; those with side information, which is no part of the standard,
-are among them. The Rec* variables of 7.3 are as good as the tensors that are made of them, as of a weight and its local
-scaling. The {wrong} disagreements, by what they come from:
+`acceptable` bitstreams may be refused by a decoder; bitstreams with side information, which is no part of the standard,
+are among them. The Rec* variables of 7.3 count as much as the tensors made of them, for example of a weight and its
+local scaling. The {wrong} disagreements, grouped by their cause:
 """
 
 

@@ -392,7 +392,7 @@ def test_tensors_that_do_not_fit(record: TensorRecord, tensor: Array, message: s
 
 # ------------------------------------------------------------------------------------------------ by definition
 def slow_float(code: FloatCode, stored: StoredType, patterns: list[int], shape: tuple[int, ...]) -> tuple[Any, bytes]:
-    """FloatCode in integers of any size, from docs/side-information.md."""
+    """FloatCode in integers of any size, from docs/reference/side-information.md."""
     levels, upper, lower = [], [], []
     for i, pattern in enumerate(patterns):
         if pattern in (0, 1 << (stored.bits - 1))[: code.holes]:

@@ -36,7 +36,7 @@ from ..shared import examples
 
 pytestmark = pytest.mark.medium
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "side-information.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "side-information.md"
 
 
 def text(value: object) -> bytes:

@@ -11,7 +11,7 @@ from nnr_codec import constants
 from nnr_codec.syntax import TABLES, docs, structures
 from tools.syntax_page import page
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "syntax.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "syntax.md"
 #: Elements whose value is a structure, which says itself what it is.
 STRUCTURES = {"detail", "sparsification", "pruning", "unification", "decomposition", "prune_mask", "sparse_mask"}
 

@@ -2,7 +2,7 @@
 
 What decoders learn from them is up to the decoder: Annex B is informative, and what stands in a topology of PyTorch,
 TensorFlow or no format is said by nobody. So a bitstream whose dimensions or blocks are told by such a topology alone
-is acceptable; our descriptions are in docs/formats.md.
+is acceptable; our descriptions are in docs/reference/formats.md.
 """
 
 from __future__ import annotations
@@ -103,7 +103,12 @@ def apart_with_list() -> Content:
 # ------------------------------------------------------------------------------------------------ carried
 IN_FULL = [
     (PYTORCH, PRINTED, ("größe.weight", "größe.bias"), "a module as it is printed, in UTF-8"),
-    (PYTORCH, description({"w": [4, 3], "b": [4]}), ("w", "b"), "a state_dict as docs/formats.md describes it"),
+    (
+        PYTORCH,
+        description({"w": [4, 3], "b": [4]}),
+        ("w", "b"),
+        "a state_dict as docs/reference/formats.md describes it",
+    ),
     (TENSORFLOW, GRAPH_DEF, ("dense/kernel:0", "dense/bias:0"), "a GraphDef, names of variables with slash and colon"),
     (TENSORFLOW, CONFIG, ("dense/kernel", "dense/bias"), "the configuration of a model of Keras"),
     (UNREC, ir(("w", [4, 3]), ("b", [4])), ("w", "b"), "an OpenVINO IR, which has no number"),
@@ -261,7 +266,7 @@ LEFT_OUT = "tensor_dimensions_flag=0"
 STATE_DICT, IR = description({"w": [4, 3], "b": [4]}), ir(("w", [4, 3]), ("b", [4]))
 for number, (storage, data, deflate, title) in enumerate(
     [
-        (PYTORCH, STATE_DICT, 0, "a state_dict that docs/formats.md describes"),
+        (PYTORCH, STATE_DICT, 0, "a state_dict that docs/reference/formats.md describes"),
         (UNREC, IR, 0, "an OpenVINO IR"),
         (ONNX, GEMM, NNR_DFL, "a deflated ONNX model"),
     ],

@@ -1,4 +1,4 @@
-"""NNR-SID-001 to 059 and 079 to 083: every code of side information (docs/side-information.md)."""
+"""NNR-SID-001 to 059 and 079 to 083: every code of side information (docs/reference/side-information.md)."""
 
 from __future__ import annotations
 

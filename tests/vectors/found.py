@@ -1,4 +1,4 @@
-"""NNR-NEG-900 on: what mutated bitstreams found wrong in this decoder; docs/fuzzing.md tells of each."""
+"""NNR-NEG-900 on: what mutated bitstreams found wrong in this decoder; docs/explanation/fuzzing.md tells of each."""
 
 from __future__ import annotations
 

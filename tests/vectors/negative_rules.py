@@ -1,4 +1,4 @@
-"""NNR-ACC-231 on, NNR-NEG-401 on: requirements that no other vector breaks, one by one (docs/coverage.md)."""
+"""NNR-ACC-231 on, NNR-NEG-401 on: requirements that no other vector breaks, one by one (docs/reference/coverage.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Bitstreams with side information: texts, levels and words, from bit patterns and whole numbers.
 
-docs/side-information.md says what they mean; nothing here is shared with the codec. The record is an extension: what
-other decoders give, the tensors of the units, is in ``raw``.
+docs/reference/side-information.md says what they mean; nothing here is shared with the codec. The record is an
+extension: what other decoders give, the tensors of the units, is in ``raw``.
 """
 
 from __future__ import annotations

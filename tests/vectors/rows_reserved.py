@@ -1,4 +1,4 @@
-"""NNR-ACC-211 on: reserved and unspecified values, and zeros, that a decoder may pass over (docs/coverage.md)."""
+"""NNR-ACC-211 on: reserved and unspecified values that a decoder may ignore (docs/reference/coverage.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NNR-SYN-201, NNR-QNT-201, NNR-TEN-201 on: lines of the syntax that no other vector reaches (docs/coverage.md)."""
+"""NNR-SYN-201, NNR-QNT-201, NNR-TEN-201 on: syntax that no other vector reaches (docs/reference/coverage.md)."""
 
 from __future__ import annotations
 

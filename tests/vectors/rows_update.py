@@ -1,4 +1,4 @@
-"""NNR-UPD-201 on: what no other update reaches (docs/coverage.md)."""
+"""NNR-UPD-201 on: what no other update reaches (docs/reference/coverage.md)."""
 
 from __future__ import annotations
 

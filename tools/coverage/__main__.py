@@ -1,4 +1,4 @@
-"""Prints docs/coverage.md: ``python -m tools.coverage [FOLDER]``, by default of bitstream_vectors."""
+"""Prints docs/reference/coverage.md: ``python -m tools.coverage [FOLDER]``, by default of bitstream_vectors."""
 
 from __future__ import annotations
 

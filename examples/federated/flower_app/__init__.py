@@ -1,1 +1,1 @@
-"""The example as a Flower app: ``flwr run examples/federated`` (docs/flower.md)."""
+"""The example as a Flower app: ``flwr run examples/federated`` (docs/guides/flower.md)."""

@@ -210,22 +210,12 @@ def _ladder(most: int) -> Iterator[int]:
 # ------------------------------------------------------------------------------------------------ one weight
 @dataclass(frozen=True)
 class _Pair:
-    """G and H of a weight.
+    """G and H of a weight."""
 
-    Parameters
-    ----------
-    g, h : ndarray
-        Of the type that is coded.
-    squared : float
-        The sum of the squared errors of the weight.
-    corner : int or None
-        See :class:`nnr_codec.model.Block`.
-    """
-
-    g: Array
+    g: Array  # in the type that is coded, like h
     h: Array
-    squared: float
-    corner: int | None = None
+    squared: float  # sum of the squared errors of the weight
+    corner: int | None = None  # see nnr_codec.model.Block
 
     @property
     def parameters(self) -> int:
@@ -251,22 +241,12 @@ class _Pair:
 
 @dataclass(frozen=True)
 class _Weight:
-    """A weight as a matrix: of all that its dimensions can be split into, the one nearest to a square.
-
-    Parameters
-    ----------
-    name : str
-    shape : tuple of int
-    dtype : dtype
-        That G and H have.
-    matrix : ndarray of float64, shape (rows, columns)
-    basis : _Basis
-    """
+    """A weight as a matrix: of all that its dimensions can be split into, the one nearest to a square."""
 
     name: str
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    matrix: Floats
+    dtype: np.dtype[Any]  # of G and H
+    matrix: Floats  # shape (rows, columns)
     basis: _Basis
 
     @classmethod
@@ -347,21 +327,11 @@ class _Weight:
 
 @dataclass(frozen=True)
 class _Basis:
-    """The singular vectors of a matrix on its shorter side, and its singular values.
+    """Singular vectors of a matrix on its shorter side, and its singular values."""
 
-    Parameters
-    ----------
-    vectors : ndarray of float64, shape (n, n)
-        In columns, by descending values; on a grid, and with the largest component positive.
-    values : ndarray of float64, shape (n,)
-    tails : ndarray of float64, shape (n,)
-        For each rank from 0 on, the sum of the squares of the values that it leaves out.
-    is_left : bool
-    """
-
-    vectors: Floats
-    values: Floats
-    tails: Floats
+    vectors: Floats  # columns by descending value, on a grid, largest component positive; shape (n, n)
+    values: Floats  # shape (n,)
+    tails: Floats  # for each rank from 0 on, the sum of the squares of the values left out; shape (n,)
     is_left: bool
 
     @classmethod

@@ -109,20 +109,12 @@ def _row_means(array: Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.in
 # --------------------------------------------------------------------------------------------------------- statistics
 @dataclass
 class _Undecided:
-    """A tensor, of which it is not known yet which parameters stay.
+    """A tensor whose parameters are not yet divided into those that stay and those that become 0."""
 
-    Parameters
-    ----------
-    magnitudes : ndarray, shape (n,)
-        Those that are not decided.
-    mean, deviation, largest : float
-        The magnitude of the mean of all finite parameters, their standard deviation, and their largest magnitude.
-    """
-
-    magnitudes: Floats
-    mean: float
-    deviation: float
-    largest: float
+    magnitudes: Floats  # of the undecided parameters, shape (n,)
+    mean: float  # magnitude of the mean of all finite parameters
+    deviation: float  # their standard deviation
+    largest: float  # their largest magnitude
 
     def threshold(self, steps: int) -> np.floating[Any]:
         """Return the threshold of magnitudes for a delta of so many steps of the grid."""

@@ -116,24 +116,13 @@ class Unify:
 
 @dataclass(frozen=True)
 class _Part:
-    """The blocks of one shape in a tensor: those of the superblocks that have this shape.
-
-    Parameters
-    ----------
-    blocks : Blocks
-    number : ndarray of int64
-        Which ones, of all that there are of the shape.
-    magnitudes, errors : ndarray of float64
-        The mean of the magnitudes that are not 0, and what it makes of error.
-    sizes : ndarray of int64
-        Parameters of each block.
-    """
+    """The blocks of one shape in a tensor: those of the superblocks that have this shape."""
 
     blocks: Blocks
-    number: Numbers
-    magnitudes: Floats
-    errors: Floats
-    sizes: Numbers
+    number: Numbers  # indices among all blocks of the shape
+    magnitudes: Floats  # mean of the nonzero magnitudes of each block
+    errors: Floats  # root mean square of the deviations from it
+    sizes: Numbers  # parameters of each block
 
     def unified(self, array: Array, chosen: Mask) -> Array:
         """Return a tensor in which the chosen ones of these blocks have one magnitude each."""

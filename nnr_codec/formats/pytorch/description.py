@@ -1,8 +1,8 @@
 """Description of the contents of a PyTorch file other than tensor items, as JSON text: a topology format of this
 project.
 
-Annex C of ISO/IEC 15938-17 is missing in our copy (errata I14); docs/formats.md describes this text. It is ASCII
-without zero bytes, in one canonical form. Reading does not need PyTorch.
+Annex C of ISO/IEC 15938-17 is missing in our copy (errata I14); docs/reference/formats.md describes this text. It is
+ASCII without zero bytes, in one canonical form. Reading does not need PyTorch.
 """
 
 from __future__ import annotations

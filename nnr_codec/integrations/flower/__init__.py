@@ -3,7 +3,7 @@
 >>> app = ClientApp(mods=[NNRMod()])                                                    # doctest: +SKIP
 >>> strategy = NNRStrategy(FedAvg())                                                    # doctest: +SKIP
 
-docs/flower.md describes the messages. Requires the package flwr, 1.41 or later (extra ``flower``).
+docs/guides/flower.md describes the messages. Requires the package flwr, 1.41 or later (extra ``flower``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,173 @@
+"""Warnings about options that have no effect on a model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from math import prod
+
+from ..compare import is_matrix_shape
+from ..config import TENSOR_GOALS, EncoderConfig, TensorOptions
+from ..constants import NNR_PT_RAW_FLOAT
+from ..dtypes import STORED_TYPES
+from ..errors import EncodeError, EncodeWarning, Option
+from ..model import Block
+from ..reduction_steps import Step
+from ..tensor.quant import DTYPES
+from .blocks import OPTIONAL, UnitPlan
+from .layout import is_listed
+from .plan import TensorPlan
+from .prepare import Prepared
+
+_NO_BLOCKS = "the model has no graph that tells which tensors form a block"
+
+
+def warn_unmatched(config: EncoderConfig, names: Collection[str]) -> None:
+    """Warn about rules and overrides that match none of these tensors."""
+    idle = [rule.pattern for rule in config.rules if not any(fnmatchcase(name, rule.pattern) for name in names)]
+    _warn([(f"rule {pattern!r} matches no tensor",) for pattern in idle])
+    _warn([(Option("overrides"), f" of {name!r} match no tensor") for name in config.overrides if name not in names])
+
+
+def check_blocks(config: EncoderConfig, prepared: Prepared) -> None:
+    """Raise EncodeError for options about blocks of a model without any."""
+    if prepared.wiring.blocks or prepared.model.blocks or prepared.restored.blocks:
+        return
+    options = [Option(name) for name in ("block", "local_scaling") if getattr(config, name)]
+    options += [Option("reduce", repr(str(step))) for step in config.reduction if _needs_blocks(step)]
+    if options:
+        raise EncodeError(options[0], f" is impossible: {_NO_BLOCKS}")
+
+
+def _needs_blocks(step: Step) -> bool:
+    """Return whether a step of reduction changes blocks only."""
+    return step.tool == "scale" and ("method", "gain") in step.options
+
+
+def warn_not_update(config: EncoderConfig) -> None:
+    """Warn about options that only an update after another update obeys."""
+    names = ("temporal_context_modeling", "hist_dep_sig_prob", "nnr_pre")
+    reason = " has no effect: there is no update before this one"
+    _warn([(Option(name), reason) for name in names if getattr(config, name)])
+
+
+def warn_unused(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]) -> None:
+    """Warn about options that have no effect on a whole model, or not on all of its blocks.
+
+    ``config`` has the options as the caller gave them, with goals and targets.
+    """
+    warn_not_update(config)
+    if config.topology == "external" and prepared.model.topology is None:
+        _warn([(Option("topology", repr("external")), " has no effect: the model has no graph")])
+    if config.indexed_references and sum(len(unit.all_ids) for unit in units) < 2:
+        _warn([(Option("indexed_references"), " has no effect: a list takes at least two tensors")])
+    _warn(_blocks(config, prepared, units))
+    _warn(_tensors(config, prepared, [plan for unit in units for plan in unit.tensors.values()]))
+
+
+def _warn(messages: Iterable[Iterable[str]]) -> None:
+    """Issue warnings with these parts."""
+    for parts in messages:
+        warnings.warn(EncodeWarning(*parts), stacklevel=3)
+
+
+def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]) -> Iterator[tuple[str, ...]]:
+    """Options of blocks that have no effect, or not on all blocks that the graph has."""
+    of_graph = {block.weight for block in prepared.wiring.blocks}
+    known = [block for block in prepared.model.blocks if block.weight in of_graph] if config.has_blocks else []
+    wanted = [block.weight for block in known if _has_members(block, config.compressed_parameter_types)]
+    no_blocks = not known and not prepared.restored.blocks
+    if config.block and not wanted:
+        types = Option("compressed_parameter_types")
+        yield Option("block"), " has no effect: ", types, " leaves nothing to code with a weight"
+    for step in prepared.unused:
+        option = Option("reduce", repr(str(step))) if step in config.reduction else Option("local_scaling")
+        if no_blocks and _needs_blocks(step):
+            continue
+        if is_listed(prepared.model, config):
+            yield option, " has no effect: ", Option("indexed_references"), " leaves no names for scales"
+        else:
+            yield option, " has no effect: no weight can be scaled (docs/guides/steering.md)"
+    together = {plan.name for unit in units if unit.compressed_parameter_types for plan in unit.plans}
+    plans = {plan.name: plan for unit in units for plan in unit.plans}
+    if apart := [plans[name] for name in wanted if name not in together]:
+        first = apart[0]
+        reason = "does not fit a unit with the rest" if first.step else "is exact"
+        reason = "has a codebook" if first.codebook else reason
+        yield (f"{len(apart)} of {len(wanted)} blocks are coded as separate tensors: {first.name!r} {reason}",)
+    default = EncoderConfig.compressed_parameter_types
+    if config.compressed_parameter_types != default and not (config.has_blocks or prepared.model.blocks):
+        types = Option("compressed_parameter_types")
+        yield types, " has no effect: no tensors are coded in blocks; set ", Option("block")
+
+
+def _has_members(block: Block, types: int) -> bool:
+    """Return whether a unit may hold anything of a block besides its weight."""
+    members = [(kind, [getattr(block, name) for name in roles.values()]) for kind, roles in OPTIONAL]
+    return block.g is not None or any(kind & types and None not in names for kind, names in members)
+
+
+def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPlan]) -> Iterator[tuple[str, ...]]:
+    """Options of tensors that none of the tensors they are for can obey."""
+    factors = prepared.factors
+    tensors = [(plan, config.for_tensor(factors.get(plan.name, plan.name))) for plan in plans if plan.has_unit]
+    different = {id(own): own for _, own in tensors}.values()
+    for names, obeys, reason in _TENSOR_OPTIONS:
+        for name in names:
+            if not any(_is_asked(name, getattr(own, name)) for own in different):
+                continue
+            asked = [(plan, own) for plan, own in tensors if _is_asked(name, getattr(own, name))]
+            if not any(obeys(plan, own) for plan, own in asked):
+                yield Option(name), f" has no effect: {reason}"
+    if config.target_size is None and config.target_ratio is None:
+        known = [plan.importance for plan in plans if plan.importance and not plan.codebook]
+        for name, used in (
+            ("sensitivity", any(one.sensitivity is not None and one.sensitivity.ndim for one in known)),
+            ("hessians", any(one.hessian is not None for one in known)),
+        ):
+            if getattr(config, name) and not used:
+                yield Option(name), " has no effect on any tensor: docs/guides/data-aware.md says what it is for"
+
+
+def _is_asked(name: str, value: float | None) -> bool:
+    """Return whether an option is set: 0 is a value for goals, and off for other options."""
+    return value is not None if name in TENSOR_GOALS else bool(value)
+
+
+def _is_lossy(plan: TensorPlan, options: TensorOptions) -> bool:
+    """Return whether a tensor has floats that need not be exact."""
+    known = plan.record.type if plan.record else None
+    kind = STORED_TYPES[known].kind if known else DTYPES[plan.data_format].kind
+    return kind == "f" and not options.exact
+
+
+def _has_rows(plan: TensorPlan, _: TensorOptions) -> bool:
+    """Return whether a tensor is coded as levels with several rows and columns."""
+    return plan.payload_type != NNR_PT_RAW_FLOAT and plan.dims[0] > 1 and prod(plan.dims[1:]) > 1
+
+
+def _is_matrix(plan: TensorPlan, options: TensorOptions) -> bool:
+    """Return whether a tensor may be quantized with another step than the fine one of a vector."""
+    fine = options.exact is None and options.fine_vectors and not is_matrix_shape(plan.dims)
+    return _is_lossy(plan, options) and not fine
+
+
+def _is_optimised(plan: TensorPlan, options: TensorOptions) -> bool:
+    """Return whether the quantization of a tensor may weigh errors against bits."""
+    return _is_matrix(plan, options) and options.max_error is None
+
+
+def _is_dependent(plan: TensorPlan, options: TensorOptions) -> bool:
+    """Return whether the quantization of a tensor may be dependent."""
+    return _is_optimised(plan, options) and not options.codebook
+
+
+#: Names of options, what a tensor is that can obey them, and why none does.
+_TENSOR_OPTIONS: tuple[tuple[tuple[str, ...], Callable[[TensorPlan, TensorOptions], bool], str], ...] = (
+    (("qp", "quality"), _is_lossy, "no tensor has floats that may be quantized"),
+    (("scan_order", "row_skipping"), _has_rows, "no tensor that is coded as levels has several rows and columns"),
+    (("dependent_quantization",), _is_dependent, "all tensors are exact, vectors or with a codebook"),
+    (("rate",), _is_optimised, "no matrix is quantized by what bits cost"),
+    (("codebook",), _is_matrix, "no matrix may be quantized"),
+)
