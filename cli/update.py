@@ -21,6 +21,7 @@ from .errors import one_line
 if TYPE_CHECKING:
     import nnr_codec as nnr
     from nnr_codec.compare import ModelDifference
+    from nnr_codec.model import Array
 
 F = TypeVar("F", bound=Callable[..., None])
 UPDATE = "update"
@@ -80,6 +81,7 @@ def _codings(command: F) -> F:
         "Common options": "base target quality preset lossless target_size check dry_run reports jobs force",
         "Other goals": "qp qp_density snr max_error target_ratio rules",
         "Sparse updates": "sparsity structured sbt sbt_ternary",
+        "Sequences of updates": "parent inputs",
         "Quantization": f"{coding.QUANTIZATION} fold_batchnorm",
         "Bitstream syntax": coding.SYNTAX,
         "Input and output": "model_format limits verbose quiet",
@@ -92,6 +94,8 @@ Examples:
   nnr update encode new.safetensors --base old.safetensors -o new.nnr --lossless
   nnr update encode new.npz --base old.npz -o new.nnr --sparsity 0.9
   nnr update encode new.npz --base old.npz -o new.nnr --sbt 0.98
+  nnr update encode v2.npz --base v1.npz -o v2.nnr --parent node
+  nnr update encode v3.npz --base v1.npz -i v2.nnr -o v3.nnr --parent node
 """,
 )
 @click.argument("new", type=params.FileName())
@@ -129,6 +133,13 @@ Examples:
 @params.model_format("by its content", of="NEW and OLD")
 @click.option("--check", is_flag=True, help="Apply the output and print the largest error, or that all bits are equal.")
 @params.report
+@click.option(
+    "--parent",
+    type=click.Choice(["node", "sha256", "sha512", "external"]),
+    help="Reference to the previous update, which makes a sequence of updates smaller: by its place in the sequence, "
+    "by a digest of its payloads, or none. Give previous updates of OLD by --input. Default: an update of OLD alone.",
+)
+@params.inputs("With --parent: a previous update of OLD")
 @click.option("--dry-run", is_flag=True, help="Print the size of each tensor without writing a file.")
 @params.limits
 @params.conversion
@@ -147,6 +158,8 @@ def encode(
     sbt_ternary: float | None,
     check: bool,
     reports: tuple[str, ...],
+    parent: str | None,
+    inputs: tuple[str, ...],
     dry_run: bool,
     limits: nnr.Limits,
     force: bool,
@@ -174,18 +187,36 @@ def encode(
         binary_ternary_of(sbt, sbt_ternary, config)
     if dry_run and (check or reports):
         raise click.UsageError(f"--dry-run cannot be combined with {'--check' if check else '--report'}")
+    if inputs and not parent:
+        raise click.UsageError("--input goes with --parent")
+    if parent and (lossless or preset == LOSSLESS or config.fold_batchnorm or reports):
+        raise click.UsageError("--parent cannot be combined with --lossless, --fold-batchnorm or --report")
     if target is None and not dry_run:
         raise click.UsageError("Missing option '-o' / '--output'.")
-    stream = params.open_target(target, new, base, force=force, folder=False) if target and not dry_run else None
+    stream = None
+    if target and not dry_run:
+        stream = params.open_target(target, new, base, *inputs, force=force, folder=False)
     for name in reports:
         params.open_target(name, new, base, force=force, folder=False)
     started = time.perf_counter()
-    before, after = _models((base, new), (base, new), model_format, limits)
+    before, after = _models((base, new, *inputs), (base, new), model_format, limits)
+    encoder = None
+    if parent:
+        base_model_id = nnr.identity(before)
+        before, state = _continued(before, base, inputs, limits)
+        with coding.usage_errors():
+            encoder = nnr.UpdateEncoder(
+                config, parent=parent, base_model_id=base_model_id, sbt=sbt, sbt_ternary=sbt_ternary, state=state
+            )
     if config.fold_batchnorm:
         before, after, config = fold(before), fold(after), replace(config, fold_batchnorm=False)
     wanted = sparser(before, after, sparsity, structured) if sparsity is not None else after
     report = nnr.EncodeReport(source=file_name(new), version=nnr.__version__) if reports else None
-    data = nnr.encode_update(before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, report=report, jobs=jobs)
+    if encoder:
+        differences, whole = _changes(before, wanted)
+        data = encoder.encode(differences, whole=whole, jobs=jobs)
+    else:
+        data = nnr.encode_update(before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, report=report, jobs=jobs)
     if dry_run or target is None:
         _print_sizes(after, data)
         return
@@ -195,7 +226,39 @@ def encode(
             report.save(name, overwrite=force)
     _tell(printer, new, target, after, data, time.perf_counter() - started)
     if check:
-        printer.note(f"check: {_checked(before, after, nnr.apply_update(before, data, limits=limits))}")
+        got = nnr.apply_update(before, encoder.decoded if encoder else data, limits=limits)
+        printer.note(f"check: {_checked(before, after, got)}")
+
+
+def _continued(
+    model: nnr.Model, base: str, updates: tuple[str, ...], limits: nnr.Limits
+) -> tuple[nnr.Model, nnr.UpdateState]:
+    """Return the model after previous updates of a sequence, and the state of their decoder."""
+    import nnr_codec as nnr
+    from nnr_codec.decoder.lineage import Lineage
+    from nnr_codec.federated.chain import base_of
+
+    decoder = nnr.UpdateDecoder(limits=limits)
+    for name, (data, after) in zip(updates, _links(model, base, updates, limits), strict=True):
+        if not Lineage.parse(base_of(data, limits)):
+            raise click.UsageError(f"{name} was encoded without --parent, so no update can refer to it")
+        decoder.decode(data)
+        model = after
+    return model, decoder.state
+
+
+def _changes(before: nnr.Model, after: nnr.Model) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the differences of tensors, and the tensors that are coded whole."""
+    import nnr_codec as nnr
+    from nnr_codec.federated.difference import difference
+
+    if missing := [name for name in before if name not in after.tensors]:
+        raise nnr.EncodeError(f"tensor {missing[0]!r} of the base is missing; an update cannot remove it")
+    if after.topology != before.topology:
+        raise nnr.EncodeError("the graphs differ, which an update with --parent cannot express; leave out --parent")
+    found = {name: difference(before.tensors.get(name), after[name]) for name in after}
+    differences = {name: one.array for name, one in found.items() if one.kind == "difference"}
+    return differences, {name: one.array for name, one in found.items() if one.kind == "whole"}
 
 
 # ------------------------------------------------------------------------------------------------ apply

@@ -155,6 +155,8 @@ def decode_file(
     Only a few tensors are in memory at a time. A tensor that the format cannot represent raises an error when it is
     reached.
 
+    Raises the errors of :func:`decode` and :func:`save`. Warns like :func:`decode`, after the file is written.
+
     Parameters
     ----------
     data : bytes-like, path, binary file or NnrFile
@@ -172,8 +174,6 @@ def decode_file(
         As for :func:`encode_file`: store decoded tensors until the model is complete.
     **options
         Options of :func:`open`, unless ``data`` is an open file.
-
-    Raises the errors of :func:`decode` and :func:`save`. Warns like :func:`decode`, after the file is written.
     """
     check_options(decode_file, options, OpenOptions.__annotations__)
     with ExitStack() as stack:

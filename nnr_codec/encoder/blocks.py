@@ -11,9 +11,9 @@ Tensors that do not fit are coded in units of their own:
 
 Local scaling, unless the topology has it, G and H mean nothing apart: where they do not fit, the model is refused.
 
-The block's dimension is coded first (first_tensor_dimension_shift). Members come out in the shape that the topology
-declares, such as (1, n). Where scale and bias are gamma and beta of a batch normalization of the topology, the
-others of its tensors follow from them (8.2.1), and are not coded.
+The block's dimension is coded first (first_tensor_dimension_shift). Decoders return members in the shape
+that the topology declares, such as (1, n). Where scale and bias are gamma and beta of a batch normalization of the
+topology, the others of its tensors follow from them (8.2.1), and are not coded.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class BlockFacts:
 
     @property
     def consumes_scale(self) -> bool:
-        """True if decoders multiply the weight by the scale, which does not come out."""
+        """True if decoders multiply the weight by the scale, and do not return it."""
         return self.block.scale is not None and self.block.scale not in self.shapes
 
     @property
@@ -254,7 +254,7 @@ def plan_block(known: BlockFacts, all_facts: Mapping[str, TensorFacts], config: 
             tensors |= fitted
             ids += tuple(members.values())
             types |= kind
-    consumed = ("g", "h", "ls") if known.consumes_scale else ("g", "h")  # which do not come out
+    consumed = ("g", "h", "ls") if known.consumes_scale else ("g", "h")  # decoders do not return them
     tensors = {role: replace(plan, record=None) if role in consumed else plan for role, plan in tensors.items()}
     implied: tuple[TensorPlan, ...] = ()
     if types & ~NNR_CPT_DC == _FOLDED and known.implied:

@@ -43,7 +43,7 @@ class CodedUnit:
     losses : dict of str to Loss
         Errors of float tensors, by name.
     statistics : dict of str to TensorStatistics
-        By name; empty unless they are asked for.
+        By name; empty unless statistics are requested.
     """
 
     units: list[bytes] = field(default_factory=list)

@@ -14,7 +14,7 @@ from .plan import TensorPlan
 
 #: Values of cabac_unary_length_minus1 that are tried: neighbours differ little, and long codes are slow to decode.
 UNARY_LENGTHS = (0, 1, 2, 4, 7, 10, 14, 20, 30)
-#: Values that are tried where time does not matter, and how many of them are compared by all levels.
+#: Values that are tried where time does not matter, and the number of them that are compared by all levels.
 ALL_UNARY_LENGTHS, COMPARED = (*UNARY_LENGTHS, 45, 64, 90, 128, 180, 255), 4
 #: Levels that are sampled to choose shift parameter ids, and to decide between two ways of coding.
 SAMPLE, GLANCE = 1 << 15, 1 << 14

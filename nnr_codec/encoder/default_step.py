@@ -160,7 +160,7 @@ class _Guards:
         )
 
     def _count(self, levels: Levels | None, bound: float) -> tuple[int, int]:
-        """Return how many values have level 0 or are below a bound, and how many values there are."""
+        """Return the number of values with level 0 or below a bound, and the number of all values."""
         flat, lost, values = self._facts.floats.reshape(-1), 0, 0
         for start in range(0, flat.size, CHUNK):
             magnitudes = np.abs(flat[start : start + CHUNK])

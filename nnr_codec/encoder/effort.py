@@ -1,4 +1,4 @@
-"""What each level of effort does (docs/explanation/effort.md)."""
+"""Levels of effort (docs/explanation/effort.md)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Effort:
-    """What the encoder does where the options leave it open; each level does more than the one before.
+    """Choices that the options leave open; each level does more than the one before.
 
     Parameters
     ----------
@@ -18,11 +18,11 @@ class Effort:
     optimised : bool
         Weigh errors against bits when quantizing.
     passes : int
-        How often, then, each block of parameters is searched.
+        Number of searches of each block of parameters for that.
     rows : bool
         Skip rows of zeros where that saves bits.
     unary : bool
-        Choose cabac_unary_length by what it costs.
+        Choose cabac_unary_length by its cost.
     codebooks : bool
         Try codebooks of tensors that have been quantized.
     uniform : bool

@@ -177,9 +177,9 @@ _TENSOR_OPTIONS: tuple[tuple[tuple[str, ...], Callable[[TensorPlan, TensorOption
 
 
 def warn_of_loss(losses: Mapping[str, Loss], asked: EncoderConfig, prepared: Prepared) -> None:
-    """Issue one LossWarning for all matrices with an SNR below 20 dB, unless less was asked for.
+    """Issue one LossWarning for all matrices with an SNR below 20 dB, unless the options permit less.
 
-    A matrix without information left, at 0 dB or less, is named whatever was asked for.
+    A matrix without information left, at 0 dB or less, is named in any case.
     """
     factors, found = prepared.factors, dict[str, float]()
     for name, one in losses.items():

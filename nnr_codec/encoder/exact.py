@@ -43,7 +43,7 @@ class Cheapest:
     plan : TensorPlan or None
         None as long as none was accepted.
     price : float
-        What it takes; of a plan with a code a little more.
+        Its bytes; a little more for a plan with a code.
     """
 
     facts: TensorFacts
@@ -69,7 +69,7 @@ class Cheapest:
             self.plan, self.price = plan, factor * price
 
     def _floor(self, plan: TensorPlan) -> float:
-        """Estimate the bytes of levels that tell the items apart; 0 where that is unknown, or channels differ."""
+        """Estimate the bytes of levels that distinguish the items; 0 where that is unknown, or channels differ."""
         by_channel = isinstance(plan.code, GridCode) and plan.code.axis is not None
         if plan.payload_type == NNR_PT_RAW_FLOAT or by_channel or self.plan is None:
             return 0.0

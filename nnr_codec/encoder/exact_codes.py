@@ -39,7 +39,7 @@ MOST, CERTAIN = 1 << 16, 255
 
 # ----------------------------------------------------------------------------------------------------------- integers
 def integer_codes(facts: TensorFacts) -> Iterator[IntegerCode]:
-    """Yield codes for a tensor of integers: levels around some base, and levels of what is above some low bits."""
+    """Yield codes for a tensor of integers: levels around some base, and levels of the bits above some low ones."""
     low, high = facts.bounds
     levels, others = facts.part_id("levels"), facts.part_id("bits")
     width = (high - low).bit_length()
@@ -202,7 +202,7 @@ def _refined(
 ) -> Floats:
     """Return numbers near estimates whose rounded multiples are the magnitudes of each channel; 0 without one.
 
-    Larger magnitudes tell them ever more precisely: each bounds its scale to where its own multiple rounds to it, from
+    Larger magnitudes are more precise: each bounds its scale to where its own multiple rounds to it, from
     ``least`` on.
     """
     low, high = np.zeros(len(estimates)), np.full(len(estimates), np.inf)

@@ -39,7 +39,7 @@ class Factors:
         Sums of squares.
     rows, columns, rank : int
     gain : float
-        How many times more a squared error of the product is in the weight: 1, unless that is a displacement.
+        Ratio of a squared error in the weight to one in the product: 1, unless the product is a displacement.
     energy : float
         The sum of the squares of the weight.
     """

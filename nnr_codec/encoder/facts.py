@@ -89,7 +89,7 @@ ALONE = TensorContext()
 
 @dataclass(eq=False)
 class TensorFacts:
-    """The facts about one tensor; those that take a pass over the values are computed once, when asked for.
+    """The facts about one tensor; those that take a pass over the values are computed once, on first use.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class TensorFacts:
 
     @property
     def energy(self) -> tuple[float, int]:
-        """The sum of the squares of finite floats, the same on every machine, and how many of them are not 0."""
+        """The sum of the squares of finite floats, the same on every machine, and the number of nonzero values."""
         return self._survey[2:4]
 
     @property

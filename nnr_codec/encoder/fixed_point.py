@@ -32,7 +32,7 @@ class Saturation:
     Parameters
     ----------
     parameters : int
-        How many.
+        Number of parameters.
     largest : float
         The one of the largest magnitude.
     """
@@ -42,7 +42,7 @@ class Saturation:
 
 
 class SaturationWarning(UserWarning):
-    """Parameters lie beyond the numbers of a fixed-point format, and become the least or the greatest of these.
+    """Parameters are out of the range of a fixed-point format, and saturate.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ from .schedule import Call, Pool, TensorReader
 Options = dict[str, Any]
 Result = TypeVar("Result")
 
-#: QpDensity of what is coded with a goal: 128 steps of qp double the step size, each is 0.05 dB.
+#: QpDensity of tensors with a goal: 128 steps of qp double the step size, each is 0.05 dB.
 DENSITY = 7
 OCTAVE = 1 << DENSITY
 #: The least and the greatest qp of that density whose step is a normal number of float32.
@@ -51,11 +51,11 @@ def resolve_goals(
     apart: bool = False,
     restored: Model | None = None,
 ) -> EncoderConfig:
-    """Return the options with which every tensor has the quality, snr or max_error that is asked for.
+    """Return the options with which every tensor meets its quality, snr or max_error.
 
     ``apart``: quality is that of each tensor by itself, not of all together. Each snr and max_error is verified by
     quantizing the tensor as it will be; a tensor of which no step gives that is kept bit for bit. Factors of weights
-    that are ``restored`` get the options of these, and steps at which these have what is asked for; EncodeError where
+    that are ``restored`` get the options of these, and steps at which these meet their goals; EncodeError where
     no step gives that.
     """
     blocks = decomposed(model, restored) if restored is not None else []
@@ -103,7 +103,7 @@ def _weight_qp(
 ) -> int | None:
     """Return the qp of a decomposed weight, from which the steps of G and H follow; None where a target decides.
 
-    ``quality_qp`` is that of the quality, if there is one. EncodeError where no step gives what is asked for.
+    ``quality_qp`` is that of the quality, if there is one. EncodeError where no step meets the goal.
     """
     options, rms = config.for_tensor(block.weight), sqrt(factors.energy / (factors.rows * factors.columns))
 
@@ -258,7 +258,7 @@ def clipped(qp: int) -> int:
 
 
 def _energy(arrays: list[Array], name: str, config: EncoderConfig) -> tuple[float, int]:
-    """Return the sum of the squares of a tensor that the quality is about, and how many of them are not 0."""
+    """Return the sum of the squares of a tensor with a quality, and the number of its nonzero values."""
     tensor = tensor_facts(name, arrays[0], config)
     if not quantizable(tensor) or tensor.is_fine:
         return 0.0, 0

@@ -96,7 +96,7 @@ def measured(
 ) -> PerformanceMaps:
     """Return the maps of a decoded model: at each point, ``reduce`` makes another one of it, which is evaluated.
 
-    Raises EncodeError for what is no accuracy, or cannot be told in a row, and what ``reduce`` and ``evaluate`` raise.
+    Raises EncodeError for a score that is no accuracy, or does not fit a row; errors of ``reduce`` and ``evaluate``.
     """
 
     def row(kind: str, point: float) -> Any:
@@ -158,7 +158,7 @@ def _accuracies(score: Any) -> tuple[float, tuple[float | None, ...]]:
 
 
 def _rounded(value: Any) -> float:
-    """Return a number as float32 has it; ValueError or TypeError for what is none, or not finite there."""
+    """Return a number as float32 has it; ValueError or TypeError if it is no number, or not finite there."""
     if not _is_number(value):
         raise TypeError
     with np.errstate(over="ignore"):

@@ -40,12 +40,12 @@ RATES = {True: 0.32, False: 0.1}
 
 
 def plan_tensor(facts: TensorFacts, in_block: bool = False) -> TensorPlan:
-    """Decide how a tensor is coded; EncodeError names it when it cannot be coded as asked.
+    """Plan a tensor; EncodeError names it when the options cannot be met.
 
     Parameters
     ----------
     in_block : bool
-        Whether floats are to be quantized, if at all, with a step of the options' and without a codebook.
+        Quantize floats, if at all, with a step of the options and without a codebook.
     """
     with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
         plan = _planned(facts, in_block)
@@ -68,7 +68,7 @@ def _planned(facts: TensorFacts, in_block: bool) -> TensorPlan:
         return fixed_plan(facts, in_block)
     if facts.stored.kind != "f":
         return next(plain(facts), None) or exact(facts)
-    # A single number says how a network computes, as an epsilon or a bound does, rather than what it has learnt.
+    # A single number is a constant of the network, such as an epsilon or a bound, rather than a learnt parameter.
     scalar = facts.is_fine and facts.array.size == 1 and not in_block
     plan = next(exact_levels(facts), None) if scalar else _lossy(facts, in_block)
     if plan is None:
@@ -317,7 +317,7 @@ def with_dq_flag(plan: TensorPlan, dq_flag: int, array: Array, qp_density: int) 
     """Return the plan of a quantized tensor for a unit with this dq_flag, which is that of its weight.
 
     A uniformly quantized one gets half the step where that is 1, since each state of dependent quantization has every
-    other multiple of it: no error exceeds what it was at most. None where the multiples would not be exact.
+    other multiple of it: the largest error does not grow. None where the multiples would not be exact.
     """
     if plan.dq_flag or not dq_flag:
         return plan if dq_flag else as_uniform(plan)

@@ -196,7 +196,7 @@ def _record(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideI
 def _references(prepared: Prepared, plans: Sequence[UnitPlan], config: EncoderConfig) -> list[str]:
     """Return the ids of the reference list, none where there is no list.
 
-    Those of units, and those that have none but lost some of their indices, which a dictionary tells by index too.
+    Those of units, and those that have none but lost some of their indices, which a dictionary lists by index too.
     """
     ids = [name for plan in plans for name in plan.all_ids]
     if not config.indexed_references or len(ids) < 2:  # a list has two entries (errata N7)
@@ -241,7 +241,7 @@ def _dimensions(prepared: Prepared, plans: Sequence[UnitPlan]) -> Mapping[str, t
     names = frozenset(prepared.restored.pruned)
     for unit in plans if names else ():
         if not unit.all_ids:
-            continue  # another tensor's unit tells
+            continue  # listed with another tensor's unit
         if unit.name in names:
             dims[unit.name] = unit.dims
         others = (*unit.ids[1:], *[plan.name for plan in unit.implied])

@@ -62,7 +62,7 @@ AIM, ENOUGH = 0.997, 0.99
 #: CLOSE: relative size error at which the search on curves stops; SECANTS: upper bound of its steps; FARTHEST: of each
 #: change of qp.
 CLOSE, SECANTS, FARTHEST = 0.0005, 12, 4 * OCTAVE
-#: Upper bounds: codings to find a level; codings with another rate for one tensor, and how much greater that rate is;
+#: Upper bounds: codings to find a level; codings with another rate for one tensor, and the increase of that rate;
 #: tensors whose size jumps, as where they become exact, and that keep their step from then on.
 CODINGS, EXTRAS, EXTRA, ROUNDS = 12, 6, 0.25, 6
 #: The greatest rate that options may have.
@@ -83,7 +83,7 @@ def allocate(
     prepared, config, read, pool
         As for the encoder.
     size : callable
-        What becomes of a model with some options; needed where there is a target.
+        Returns the sizes of a model with some options; needed with a target.
 
     Raises
     ------
@@ -323,7 +323,7 @@ class _Search:
             jump = self.between(self.steps(high), self.steps(low))
             if self.met or not jump:
                 break
-            self.curves[jump[0]].kept = jump[1]  # and what it leaves is for the others
+            self.curves[jump[0]].kept = jump[1]  # the others use the remaining bytes
         fitting = [found for found, taken in self.sizes.items() if taken <= self.target]
         return self.options(*max(fitting, key=lambda found: (self.sizes[found], found)))
 
@@ -385,7 +385,7 @@ class _Search:
         return tuple(curve.best(level) for curve in self.curves.values())
 
     def between(self, coarse: Steps, fine: Steps) -> tuple[str, int] | None:
-        """Try what is between two levels next to each other: tensor after tensor, then the worth of bits of one.
+        """Try steps between two adjacent levels: tensor after tensor, then the worth of bits of one.
 
         Where one tensor is too much with the next finer step, that one and the step with which it is not.
         """

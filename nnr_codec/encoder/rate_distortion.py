@@ -95,7 +95,7 @@ def overhead(plan: TensorPlan) -> float:
 
 
 def code_bytes(code: Code) -> float:
-    """Return bytes of a code in the record: of base64, deflating leaves little more than what it says."""
+    """Return bytes of a code in the record: deflated base64 is about as large as its data."""
     said = b""
     if isinstance(code, PaletteCode):
         said = code.values
@@ -135,7 +135,7 @@ class Distortion:
 
 
 def distortion(facts: TensorFacts, plan: TensorPlan, levels: Levels | None = None) -> Distortion:
-    """Return the error with which a plan of a float tensor decodes; what is kept bit for bit has none.
+    """Return the error with which a plan of a float tensor decodes; 0 for a lossless plan.
 
     ``levels`` are those of :func:`quant_param`, where they are known.
     """
@@ -168,7 +168,7 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
         As :func:`~nnr_codec.encoder.quantize.as_coded` gives it. Where it is divided, the error is that of the product
         with the divisor.
     unit : ndarray
-        What its unit holds, levels or floats.
+        Levels or floats of its unit.
     syntax : TensorSyntax or None
         Of the unit; None where it holds floats.
     """
@@ -239,7 +239,7 @@ def quant_param(plan: TensorPlan, facts: TensorFacts) -> Levels:
 
 
 def resolve(levels: Levels, order: npt.NDArray[np.int64] | None = None) -> None:
-    """Replace levels by twice what they are, less their sign in states that are odd (10.2.1.5).
+    """Double levels, and subtract their sign in odd states (10.2.1.5).
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ class TensorReader:
         return array
 
     def nbytes(self, names: Iterable[str]) -> int:
-        """Return bytes of tensors, as far as that can be told without reading them."""
+        """Return bytes of tensors, as far as known without reading them."""
         return sum([nbytes_of(self._tensors, name, WINDOW) for name in names])
 
     def portable(self, names: Sequence[str]) -> Mapping[str, Array]:
@@ -122,7 +122,7 @@ def of_some(argument: Any, names: Sequence[str]) -> Any:
 def _elsewhere(
     function: Callable[..., Result], tensors: Mapping[str, Array], names: Sequence[str], *arguments: Any
 ) -> Result:
-    """What a call does in another process."""
+    """Run a call in another process."""
     try:
         with worker_errors():
             arrays = arrays_of(tensors, names)

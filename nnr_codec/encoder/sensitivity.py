@@ -147,7 +147,7 @@ def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Impo
 
 
 def check_names(model: Model, config: EncoderConfig) -> None:
-    """Raise EncodeError for what is known of tensors that the model does not have."""
+    """Raise EncodeError for importance of tensors that the model does not have."""
     for option, given in (("sensitivity", config.sensitivity), ("hessians", config.hessians)):
         for name in given or ():
             if name not in model.tensors:

@@ -36,7 +36,7 @@ class Histogram:
     counts : tuple of int
         At most :data:`BINS`.
     below, above : int
-        How many levels are less than the first bin's, and greater than the last one's.
+        Numbers of levels below the first bin, and above the last one.
     """
 
     first: int
@@ -55,9 +55,9 @@ class LevelStatistics:
     entropy : float
         Zero-order entropy in bits for each level.
     zeros : int
-        How many are 0.
+        Number of zeros.
     distinct : int
-        How many different ones there are.
+        Number of distinct levels.
     least, greatest : int
     histogram : Histogram
     """
@@ -95,7 +95,7 @@ class TensorStatistics:
     other_bits : int
         Bits of the tensor that stand as they are in a unit of their own.
     code : str
-        How side information makes it of what its units hold, as KIND of its code has it; empty: as it is, or cast.
+        KIND of the code of side information that restores it; empty without a code.
     """
 
     payload_type: PayloadType
@@ -117,7 +117,7 @@ class TensorStatistics:
 class TensorReport:
     """Statistics of one encoded tensor; the unit of a block counts for its first tensor, the weight.
 
-    ``seconds`` is the time that coding took, without planning; ``statistics`` are None unless they were asked for.
+    ``seconds`` is the time that coding took, without planning; ``statistics`` are None unless requested.
     ``loss`` is the error; None for integers, and for tensors that decoders do not return by themselves.
     """
 
@@ -145,7 +145,7 @@ def tensor_statistics(
     header : NnrCompressedDataUnitHeader
         Of the unit that holds it.
     unit : ndarray of int32, or of floats
-        What the unit holds of it.
+        Levels or floats in its unit.
     side : TensorSide or None
         None where that is floats.
     bits : ndarray of float32 or None

@@ -16,8 +16,8 @@ def tied_tensors(model: Model, config: EncoderConfig, block_of: Mapping[str, Blo
     """Return the tensors that need no units of their own, with the names of those that they are tied to.
 
     Those that the model names, and, where side information is allowed, those of a plain dict that have the same memory
-    and options. What is in a block, or empty, has units of its own. Raises EncodeError where tensors are said to be
-    tied, but differ.
+    and options. Tensors in blocks, and empty ones, have units of their own. Raises EncodeError where
+    tensors are said to be tied, but differ.
     """
     tied = {}
     for name in model.aliases:
@@ -57,7 +57,7 @@ def _target(name: str, model: Model) -> str:
 
 
 def _changed_by_block(name: str, block_of: Mapping[str, Block]) -> bool:
-    """Return whether a tensor does not come out of its block as it is."""
+    """Return whether decoders return a tensor of a block changed."""
     block = block_of.get(name)
     return block is not None and (block.scale is not None or block.g is not None)
 

@@ -56,7 +56,7 @@ def tune(
 ) -> Tuning:
     """See :func:`nnr_codec.tune`; ``prepared`` is the model as it is coded, ``coded`` the codec.
 
-    ``restored`` is what comes out, weights that were decomposed as they are.
+    ``restored`` is the model that decoders restore.
     """
     if not tolerance >= 0:
         raise EncodeError(Option("tolerance"), f" {tolerance} is not a number of at least 0")

@@ -33,7 +33,7 @@ class Link:
     before : UpdateNode or None
         The last node of the parameter, to which contexts may refer; None where nothing counts.
     temporal_context_modeling, hist_dep_sig_prob : bool or None
-        Whether they do; None: where that saves bits.
+        Use them; None: where that saves bits.
     is_residual : bool
         nnr_pre_flag is about the tensor (9.2.4).
     is_bits : bool
@@ -60,7 +60,7 @@ class Links:
     Parameters
     ----------
     of : dict of str to Link
-        By name; tensors without one take the place of the base's.
+        By name; tensors without one replace those of the base.
     base_model_id : str
     nnr_pre_flag : int
         1: the tensors are residuals of the updates before (9.2.4).
@@ -106,7 +106,7 @@ def refer(
 def trellis_groups(
     header: NnrCompressedDataUnitHeader, session: Session, part: payload.Part, values: CodedTensor, link: Link
 ) -> npt.NDArray[np.uint8] | None:
-    """Return the group of each parameter for the trellis, shape (n,): contexts will tell these groups apart.
+    """Return the group of each parameter for the trellis, shape (n,): contexts will separate these groups.
 
     None without a rate, or without earlier levels. ``values`` has values in the place of levels.
     """

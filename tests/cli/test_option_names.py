@@ -28,6 +28,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
 EXCEPTIONS = {
     "--output": "functions take the target after the source, other programs after -o",
     "--lossless": "short for --preset lossless",
+    "--input": "previous updates, which UpdateDecoder decodes one by one",
     "--only": "takes patterns; names are whole names",
     "--unit": "the second argument of extract, by its position",
     "--sparsify": "a point of the bitstream's performance map, which the library gives to folded()",

@@ -653,3 +653,36 @@ def test_a_target_ratio_refers_to_the_whole_model(capsys: Capture, ratio: float)
     assert result.code == 0
     target = ratio * 2 * same.nbytes
     assert 0.97 * target <= os.path.getsize("u.nnr") <= target
+
+
+@pytest.mark.parametrize("parent", ["node", "sha256", "sha512", "external"])
+def test_a_sequence_with_parents(capsys: Capture, parent: str) -> None:
+    start, step = weights(1, (80, 90)), weights(2, (80, 90), 0.01)
+    for k in range(1, 4):
+        np.savez(f"v{k}.npz", w=start + k * step + weights(3 + k, (80, 90), 0.0005), n=np.arange(k))
+    first = ("update", "encode", "v2.npz", "--base", "v1.npz", "--parent", parent, "-o", "u2.nnr")
+    second = ("update", "encode", "v3.npz", "--base", "v1.npz", "-i", "u2.nnr", "--parent", parent)
+    assert call(capsys, *first).code == 0
+    result = call(capsys, *second, "-o", "u3.nnr", "--check")
+    assert (result.code, "check: largest error" in result.err) == (0, True)
+    assert call(capsys, "update", "chain", "v1.npz", "u2.nnr", "u3.nnr", "-o", "end.npz").code == 0
+    end, expected = nnr.load("end.npz"), nnr.load("v3.npz")
+    assert np.abs(end["w"] - expected["w"]).max() < 0.003
+    assert np.array_equal(end["n"], expected["n"])
+    alone, after = os.path.getsize("u2.nnr"), os.path.getsize("u3.nnr")
+    assert after < 0.6 * alone if parent != "external" else 0.9 * alone < after
+    assert f" -> {after:,} bytes" in call(capsys, *second, "--dry-run").out
+
+
+def test_mistakes_with_parents(versions: Path, capsys: Capture) -> None:
+    encode = ("update", "encode", "v2.npz", "--base", "v1.npz", "-o", "u.nnr")
+    for options, code, message in (
+        (["-i", "v2.nnr"], 2, "--input goes with --parent"),
+        (["--parent", "node", "--lossless"], 2, "--parent cannot be combined with --lossless"),
+        (["--parent", "node", "--report", "x.json"], 2, "--parent cannot be combined with --lossless"),
+        (["--parent", "node", "-i", "v2.nnr"], 2, "v2.nnr was encoded without --parent"),
+        (["--parent", "node", "-i", "v3.nnr"], 3, "v3.nnr is an update of "),
+    ):
+        result = call(capsys, *encode, *options)
+        assert (result.code, message in result.err) == (code, True), result.err
+        assert not Path("u.nnr").exists()

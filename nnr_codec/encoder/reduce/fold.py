@@ -20,7 +20,7 @@ from .tool import may_change, whole
 class Fold:
     """Make alpha the gamma of each batch normalization of the topology, delta its beta (8.2.1).
 
-    What is coded are these two; decoders recreate the others from the topology.
+    These two are coded; decoders recreate the others from the topology.
     """
 
     def apply(self, prepared: Prepared) -> Prepared:
@@ -31,8 +31,8 @@ class Fold:
 def _folded(prepared: Prepared, config: EncoderConfig) -> Prepared:
     """Return the model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1).
 
-    A scale of ours becomes part of alpha. With a fixed-point format, weights are multiplied by alpha, and it is 1:
-    neither is rounded before the other.
+    A scale of an earlier step becomes part of alpha. With a fixed-point format, weights are multiplied by alpha, and
+    it is 1: neither is rounded before the other.
     """
     model, restored = prepared.model, prepared.restored
     others: dict[str, Array] = {}
@@ -115,7 +115,7 @@ def _alpha_delta(block: Block, model: Model, scale: Floats | None) -> dict[str, 
     value = {member: array.astype(np.float64).reshape(-1) for member, array in arrays.items()}
     epsilon = block.epsilon or 0.0
     with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
-        # What is folded stays as it is: its variance is 1 - epsilon as the type holds it.
+        # A folded one is unchanged: its variance is 1 - epsilon as the type holds it.
         folded = arrays["var"].reshape(-1) == arrays["var"].dtype.type(1 - epsilon)
         alpha = value["gamma"] / np.where(folded, 1.0, np.sqrt(value["var"] + epsilon))
         delta = (value.get("bias", 0.0) - value["mean"]) * alpha + value["beta"]

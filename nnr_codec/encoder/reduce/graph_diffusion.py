@@ -1,6 +1,6 @@
 """Importance of filters by graph diffusion: equilibrium probabilities of a walk over normalized filters.
 
-After Zhang, Cricri, Tavakoli and others (graph diffusion for structured pruning, US 12242969), as far as that tells.
+After Zhang, Cricri, Tavakoli and others (graph diffusion for structured pruning, US 12242969), as far as published.
 
 The rows m_i of the feature matrix M are the filters of a layer, flattened and of length 1. A walk goes from filter i to
 filter j with the probability p_ij, in proportion to how near they are: 1 / (1 + d^2 / phi), d being the distance of m_i

@@ -61,12 +61,12 @@ class Decompose:
     mse : float or None
         The mean squared error of each tensor, at most: mse_threshold of the decomposition performance map.
     ratio : float or None
-        The parameters of these tensors, relative to what they were, at most; ranks are such that errors are least.
+        The parameters of these tensors, relative to their number before, at most; ranks are such that errors are least.
     rank : int or None
         Of each tensor, at most.
     rate : float or None
         Decompose where the sum of squared error and bits is less than without, as the encoder's model of rates has it:
-        how many times what it is usually worth a bit is.
+        worth of a bit relative to the usual one.
     form : str
         ``block``: G and H in one NNR_PT_BLOCK; ``units``: in two units of NNR_PT_FLOAT, as they always are where ids
         are in a list that has labels of a topology alone (``indexed_references``, A.4).
@@ -147,7 +147,7 @@ class Decompose:
     def _cheapest(self, weight: _Weight, plain: _Plain) -> _Pair | None:
         """Return the pair of the least sum of squared error and bits; None where that of the weight itself is less."""
         whole = plain.facts(weight.name)
-        plan = plan_tensor(whole, in_block=True)  # the step that is asked for, whatever else may take less
+        plan = plan_tensor(whole, in_block=True)  # the requested step, even if another coding is smaller
         if not plan.step:
             return None
         worth = (1.0 if self.rate is None else self.rate) * (plan.rate or RATES[bool(plan.dq_flag)]) * plan.step**2
@@ -299,7 +299,7 @@ class _Weight:
     def displaced(self, most: float, other: _Pair | None) -> _Pair | None:
         """Return G and H of a displacement with at most this error, if they have fewer parameters than ``other``.
 
-        What is left of that is given otherwise.
+        Otherwise that pair is returned.
         """
         best, both = other, sum(self.matrix.shape)
         if len(self.matrix) != self.shape[0]:
@@ -393,7 +393,7 @@ def _ranks(weights: Sequence[_Weight], ratio: float) -> dict[str, int]:
         low, high = (low, middle) if taken(at(middle)) <= budget else (middle, high)
     ranks = at(high)
     left = budget - taken(ranks)
-    while True:  # what is left is for those that gain most by one rank more
+    while True:  # the rest goes to weights that gain most by one rank more
         gains = [
             (float(one.basis.values[rank]) ** 2 / sum(one.matrix.shape), -k)
             for k, (one, rank) in enumerate(zip(weights, ranks, strict=True))

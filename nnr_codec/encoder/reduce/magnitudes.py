@@ -27,7 +27,7 @@ CHUNK = 1 << 18
 
 
 def work_type(array: Array) -> np.dtype[Any] | None:
-    """Return the type of floats in which sums are made; None for what is no float."""
+    """Return the type of floats in which sums are made; None for types without floats."""
     stored = stored_type(array.dtype)
     if stored is None or stored.kind != "f":
         return None
@@ -59,7 +59,7 @@ def share(ratio: float, count: int) -> int:
 
 
 def missing(arrays: Iterable[Array], ratio: float) -> int:
-    """Return how many more parameters must become 0 for this ratio of zeros; 0 or less if there are enough."""
+    """Return the number of parameters that must become 0 for this ratio of zeros; 0 or less if there are enough."""
     zeros = total = 0
     for array in arrays:
         total += array.size

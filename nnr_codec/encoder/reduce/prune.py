@@ -1,7 +1,7 @@
 """Combined pruning and sparsification: channels are removed from all tensors that have them (8.3.3, Table 19).
 
-Which channels there are, and in which tensors, is told by the topology (:class:`nnr_codec.model.Channels`); how much
-each matters by graph diffusion (:mod:`.diffusion`).
+The topology lists the channels and their tensors (:class:`nnr_codec.model.Channels`); the
+importance of each follows from graph diffusion (:mod:`.graph_diffusion`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Prune:
     ----------
     ratio : float or None
         The share of all channels that could be removed which are, rounded up; one of each group stays. No target
-        decides on it: errors of the tensors that are left do not tell what a channel is worth.
+        decides on it: errors of the tensors that are left say nothing about the worth of a channel.
     scope : str
         ``global``: those that matter least of all groups; ``local``: the same share of each group.
     sparsity : float
@@ -61,7 +61,7 @@ class Prune:
             raise EncodeError(Option("reduce"), f": prune(scope={self.scope}): there are {' and '.join(SCOPES)}")
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`~.tool.ReductionTool`; EncodeError where no graph tells of channels."""
+        """See :class:`~.tool.ReductionTool`; EncodeError where no graph lists channels."""
         if self.ratio is None:
             raise EncodeError(Option("reduce"), ": prune needs a ratio, such as prune(ratio=0.1)")
         if self.ratio:
@@ -116,14 +116,14 @@ class Prune:
 
 @dataclass(frozen=True)
 class _Group:
-    """Channels that may be removed, and how much each matters, shape (size,)."""
+    """Channels that may be removed, and the importance of each, shape (size,)."""
 
     channels: Channels
     importance: Floats
 
 
 class _NoFloatsError(Exception):
-    """Channels of which nothing tells how much they matter."""
+    """Channels without finite floats, from which importance follows."""
 
 
 def _why(prepared: Prepared) -> str:

@@ -113,7 +113,7 @@ def _holds(dtype: np.dtype[Any], scale: str, model: Model, config: EncoderConfig
 def _scaled(prepared: Prepared, tensors: str) -> Prepared:
     """Return the model with scales for its blocks, known ones multiplied, and the weights divided by the factors.
 
-    What comes out is without the scales that are new, and has undivided weights where there are such.
+    Decoders return no new scales, and undivided weights where scales are new.
     """
     model, restored, config, wiring = prepared.model, prepared.restored, prepared.config, prepared.wiring
     others: dict[str, Array] = {}
@@ -151,7 +151,7 @@ def _divisor(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) 
 
     An error is amplified by alpha of the batch normalization (8.2.1), in proportion to which it should be less; in
     proportion to the root mean square of the index, it could be more. The geometric mean of both is what served
-    networks best. The root mean square of the whole weight stays what it is, and so do its steps.
+    networks best. The root mean square of the whole weight is unchanged, and so are its steps.
     """
     gain = _gain(block, model, wiring)
     if gain is None or block.g is not None or not may_change([block.weight, *members(block)], model, config):
@@ -184,7 +184,7 @@ def _fits(block: Block, scale: str, divisor: Array, config: EncoderConfig) -> bo
 
 
 def _has_goals(name: str, config: EncoderConfig) -> bool:
-    """Return whether a codebook or an error is asked for that is of the tensor as it was."""
+    """Return whether the options require a codebook or an error of the tensor before scaling."""
     options = config.for_tensor(name)
     return (options.codebook or None, options.snr, options.max_error) != (None, None, None)
 

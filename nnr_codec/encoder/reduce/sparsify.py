@@ -48,12 +48,12 @@ class Sparsify:
         least. ``rows``: indices of the outputs by their mean magnitude (8.3.5). ``micro``: blocks by their root mean
         square (8.3.2).
     scope : str
-        ``global``: what is least of the whole model. ``local``: of each tensor the ratio.
+        ``global``: the least of the whole model. ``local``: of each tensor the ratio.
     block, superblock : str
         For ``micro``, extents such as ``4x1x1`` of the tensor as :func:`reshaped` makes it; of those that are left out
         at the end, all that it has. With a superblock, of each of them the ratio.
     mask : bool
-        What is 0 is written as a mask of NNR_TPL_PRUN as well (Table 19).
+        Zeros are written as a mask of NNR_TPL_PRUN as well (Table 19).
     tensors : str
         Patterns of names, separated by ``|``.
     """
@@ -129,7 +129,7 @@ class Sparsify:
 
 
 def sparsify(update: Mapping[str, Array], ratio: float, *, structured: bool = False) -> dict[str, Array]:
-    """Return an update with the small parameters of its matrices set to 0, about as many as asked for.
+    """Return an update with the small parameters of its matrices set to 0, about as many as requested.
 
     Matrices are the float tensors with at least two extents above 1; all others stay as they are. What stays and what
     does not is decided by one number, delta, for all of them: it is the least one that gives enough zeros.

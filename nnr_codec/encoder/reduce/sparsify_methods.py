@@ -7,8 +7,8 @@
   loss for neural network weights" (2019), W being all weights, as far as it goes without training. Where
   ``|W - W0|**2 / 2 + lambda_c * L_c(W)`` has its minimum, ``W = gain * (W0 - sign(W0) * threshold)``, or 0 where that
   has another sign. With A and B the two norms of the expression in parentheses, the gradient is 0 for
-  ``lambda_c = gain * threshold * B`` and ``gain = 1 + threshold * A / B**2``. So lambda_c decides how many weights are
-  0, and a threshold does as well. The gain is that of least squares.
+  ``lambda_c = gain * threshold * B`` and ``gain = 1 + threshold * A / B**2``. So lambda_c decides the
+  number of zero weights, and a threshold does as well. The gain is that of least squares.
 * micro (8.3.2): small blocks that are 0 as a whole, after S. Lin, W. Jiang and others, "Efficient micro-structured
   weight unification and pruning" (2021).
 
@@ -89,7 +89,7 @@ def small_rows(tensors: Mapping[str, Array], wanted: int) -> dict[str, Mask]:
 
 
 def _row_means(array: Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Return mean magnitudes of rows, in parts of the mean of them all, and how many items of them are not 0.
+    """Return mean magnitudes of rows, in parts of the mean of them all, and their numbers of nonzero items.
 
     Of a row that is not finite the mean is infinite, and does not count for the others.
     """
@@ -229,7 +229,7 @@ def _at_minimum(array: Array, threshold: float, gain: float) -> Array:
 def small_blocks(tensors: Mapping[str, Array], wanted: int, block: Triple) -> dict[str, Mask]:
     """Return masks of the blocks to set to 0: ``wanted`` more parameters become 0, rounded up to a block.
 
-    Blocks go in the order of the root mean square of what is not 0 in them, so that the error of all is least. Blocks
+    Blocks go in the order of the root mean square of their nonzero items, so that the error of all is least. Blocks
     that are not finite stay.
     """
     if wanted <= 0:

@@ -2,9 +2,9 @@
 
 ``reshaped`` gives the three dimensions of a weight: outputs, inputs, and all positions of the kernel. ``dimensions``
 reads those of a block or superblock from an option. ``Blocks`` is the grid that both make in one tensor: ``gathered``
-turns a tensor into one row for each block, and ``slabs`` does so part by part; ``items`` is how many items of a row the
-tensor really has. ``scattered`` makes the tensor of such rows again, and ``superblocks`` are the numbers of the
-superblocks that blocks lie in, which are the same for blocks of every size, because blocks divide superblocks
+turns a tensor into one row for each block, and ``slabs`` does so part by part; ``items`` is the number of
+items of a row that the tensor really has. ``scattered`` restores the tensor from such rows, and ``superblocks`` are the
+numbers of the superblocks of blocks, which are the same for blocks of every size, because blocks divide superblocks
 (``divided`` checks that).
 """
 

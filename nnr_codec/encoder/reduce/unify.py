@@ -42,7 +42,7 @@ class Unify:
         Shapes of blocks such as ``2x2x2``, separated by ``|``: outputs, inputs and positions of the kernel. Each
         superblock has the one with the least squared error for each magnitude that it saves.
     superblock : str
-        Shape of superblocks; what is left out at its end is whole.
+        Shape of superblocks; extents left out at its end are whole.
     tensors : str
         Patterns of names, separated by ``|``.
     """
@@ -71,7 +71,7 @@ class Unify:
 
     @property
     def super_shape(self) -> Triple:
-        """The shape of superblocks, 0 for what is whole."""
+        """The shape of superblocks, 0 for whole extents."""
         return dimensions("superblock", self.superblock, whole=True)
 
     def apply(self, prepared: Prepared) -> Prepared:
@@ -161,7 +161,7 @@ def _parts(array: Array, shapes: tuple[Triple, ...], superblock: Triple) -> list
 
 def _of_rows(rows: Array) -> tuple[Floats, Floats, Numbers]:
     """Return the mean nonzero magnitude of each row, the sum of squared deviations from it, and the count."""
-    with np.errstate(all="ignore"):  # what is not finite is seen by its sum
+    with np.errstate(all="ignore"):  # sums show values that are not finite
         magnitudes = np.abs(rows.astype(np.float64, order="C"))  # whose sums do not depend on how the tensor lies
         there = magnitudes != 0
         count = np.maximum(np.count_nonzero(there, axis=1), 1)
