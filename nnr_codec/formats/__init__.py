@@ -313,7 +313,7 @@ def as_model(
         return model
     torch = sys.modules.get("torch")  # who passes a module or tensor has imported it
     if isinstance(model, Mapping):
-        if torch and any(isinstance(value, torch.Tensor) for value in model.values()):
+        if torch and isinstance(model, dict) and any(isinstance(value, torch.Tensor) for value in model.values()):
             from .pytorch.modules import from_state_dict
 
             return from_state_dict(model)

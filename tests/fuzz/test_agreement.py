@@ -135,7 +135,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
     def found(*given: Any, **options: Any) -> Any:
         report = verify(*given, **options)
-        agreement.Findings(nnr.Limits()).refuse(nnr.ElementError("planted"), None, "")
+        agreement.ReportBuilder(nnr.Limits()).refuse(nnr.ElementError("planted"), None, "")
         return report
 
     patch.setattr(nnr, "verify", found)
