@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnr_codec.cabac_ext.kernel import PayloadDecoder, PayloadEncoder, TensorSide, scale
-from nnr_codec.cancellation import cancelled_by
 from nnr_codec.errors import EncodeError, PayloadError
 from nnr_codec.syntax.deepcabac import ArithmeticEncoder, QuantTensor, QuantTensorSyntax, terminate
 from tests.cabac import streams
@@ -100,13 +99,11 @@ def test_levels_times_a_step(tensor: Pair, step: float, missing: int) -> None:
 
 def test_a_place_for_levels_that_is_too_small() -> None:
     s, t = make(1, QuantTensorSyntax((4, 5)))
-    decoder, seen = PayloadDecoder(oracle_encode((s, t))), list[int]()
+    decoder = PayloadDecoder(oracle_encode((s, t)))
     for out in (np.empty((4, 4), np.float32), np.empty((4, 5), np.float16), np.empty((4, 10), np.float32)[:, ::2]):
         with pytest.raises(ValueError, match=r"bytes of|contiguous"):
             decoder.scaled(kernel_syntax(s), 1.0, out)
-    with cancelled_by(lambda: seen.append(1)):
-        decoder.scaled(kernel_syntax(s), 1.0, np.empty((4, 5), np.float32))
-    assert seen
+    decoder.scaled(kernel_syntax(s), 1.0, np.empty((4, 5), np.float32))
 
 
 # ------------------------------------------------------------------------------------------------ each thing for sure
