@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import time
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,7 @@ def decode(
             model_format = formats.by_suffix(target).NAME
         except nnr.FormatError as error:
             raise click.UsageError(str(error)) from None
-    options |= {"only": only, "dtype": dtype, "sparsify": sparsify, "prune": prune, "resume": resume}
+    options |= {"only": only, "dtype": dtype, "sparsify": sparsify, "prune": prune, "resume": resume, "places": set()}
     for k, bitstream in enumerate(bitstreams):
         with params.resumable(resume, bitstreams[:k]):
             _decode(bitstream, target, model_format, printer, **options)
@@ -118,15 +119,17 @@ def _decode(
     resume: bool,
     limits: nnr.Limits,
     force: bool,
+    places: set[str],
 ) -> None:
-    """Decode one bitstream."""
+    """Decode one bitstream; ``places`` are those of earlier outputs."""
     import nnr_codec as nnr
     from nnr_codec import formats
 
     started = time.perf_counter()
     stream = None
+    inputs = [bitstream] if topology is None else [bitstream, topology]
     if target is not None and not params.in_folder(target):
-        stream = params.open_target(target, bitstream, force=force, folder=True)
+        stream = params.open_target(target, *inputs, force=force, folder=True)
     given = params.given(topology, limits, bitstream)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(output.source(bitstream))
@@ -140,7 +143,10 @@ def _decode(
                     f"{bitstream} does not say which format its model had; give -o with a file extension, or --to"
                 )
             target = params.place(bitstream, target, formats.writing(model_format).SUFFIXES[0])
-            params.open_target(target, bitstream, force=force, folder=True)
+            if (place := os.path.realpath(target)) in places:
+                raise click.UsageError(f"{target} cannot be two outputs")
+            places.add(place)
+            params.open_target(target, *inputs, force=force, folder=True)
         printer.passed_over(file.ignored)
         names = _matching(file, only) if only else None
         if model_format and formats.needs_topology(model_format):

@@ -210,11 +210,18 @@ def by_suffix(path: str | os.PathLike[str]) -> Writing:
 
 
 def without_suffix(path: str | os.PathLike[str]) -> str:
-    """Return a path without the file extension of a model format, or else without its last extension."""
+    """Return a path without the file extension of a model format, or else of a file without its last extension.
+
+    A folder like ``.`` gets its own name.
+    """
     text = os.path.normpath(path)
+    if os.path.basename(text) in ("", ".", ".."):
+        text = os.path.abspath(text)
     known = [suffix for place in _MODULES.values() for suffix in place.suffixes if suffix.startswith(".")]
     found = [suffix for suffix in known if text.lower().endswith(suffix)]
-    return text[: -len(max(found, key=len))] if found else os.path.splitext(text)[0]
+    if found:
+        return text[: -len(max(found, key=len))]
+    return text if os.path.isdir(text) else os.path.splitext(text)[0]  # the dot of a folder is part of a version
 
 
 def of_topology(topology: Topology) -> GraphFormat | None:

@@ -79,3 +79,28 @@ def test_a_bitstream_that_does_not_say_its_format(models: Path, capsys: Capture)
     result = call(capsys, "decode", "x.nnr")
     assert result.code == 2
     assert "x.nnr does not say which format its model had; give -o with a file extension, or --to" in result.err
+
+
+def test_a_folder_keeps_the_dot_in_its_name(models: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("net-3.1-8B").mkdir()
+    Path("b.safetensors").rename("net-3.1-8B/model.safetensors")
+    assert call(capsys, "encode", "net-3.1-8B").code == 0
+    Path("net-3.1-8B.nnr").rename("other.nnr")
+    monkeypatch.chdir("net-3.1-8B")
+    assert call(capsys, "encode", ".").code == 0
+    assert (files(), files("..")) == (["model.safetensors"], ["a.npz", "net-3.1-8B", "net-3.1-8B.nnr", "other.nnr"])
+
+
+def test_a_decoded_model_does_not_replace_another_one(models: Path, capsys: Capture) -> None:
+    assert call(capsys, "encode", "a.npz").code == 0
+    assert call(capsys, "encode", "b.safetensors", "-o", "other/").code == 0
+    Path("other/b.nnr").rename("other/a.nnr")
+    result = call(capsys, "decode", "a.nnr", "other/a.nnr", "-o", "out/", "--to", "npz", "-f")
+    assert (result.code, "out/a.npz cannot be two outputs" in result.err) == (2, True)
+
+
+def test_a_default_output_does_not_replace_the_topology(models: Path, capsys: Capture) -> None:
+    nnr.save(nnr.load(DIGITS), "digits.nnef")
+    nnr.encode_file("digits.nnef", "digits.nnr", topology="external")
+    result = call(capsys, "decode", "digits.nnr", "--topology", "digits.nnef", "-f")
+    assert (result.code, result.err) == (5, "nnr: error: digits.nnef is the input; write to another name\n")
