@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import tempfile
 import time
@@ -197,6 +198,8 @@ def encode(
     if target and not dry_run:
         stream = params.open_target(target, new, base, *inputs, force=force, folder=False)
     for name in reports:
+        if target and os.path.realpath(name) == os.path.realpath(target):
+            raise click.UsageError(f"{target} cannot be two outputs")
         params.open_target(name, new, base, force=force, folder=False)
     started = time.perf_counter()
     before, after = _models((base, new, *inputs), (base, new), model_format, limits)

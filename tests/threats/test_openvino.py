@@ -14,6 +14,7 @@ from nnr_codec.formats import openvino
 from nnr_codec.formats.openvino import ir as reader
 from nnr_codec.formats.openvino import layers
 from nnr_codec.formats.openvino.ir import read_constants
+from nnr_codec.formats.openvino.shapes import with_shapes
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model, Topology
 
@@ -190,3 +191,17 @@ def test_t38_layers_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
         assert formats.wiring(Topology("", text)).blocks == ()
         assert formats.channels(Topology("", text)) == ()
     assert used.peak < 8 << 20
+
+
+def test_t38_ports_and_dimensions_without_end() -> None:
+    """Each dimension of the output would be compared with one of each input: a shape of so many stays as it is."""
+    port = "<port id='{}'>" + "<dim>2</dim>" * 2 + "</port>"
+    weight = const("w", 0, 16, "f32", (2, 2)).replace('<port id="0" precision="FP32"/>', port.format(0))
+    operand, output = "".join(map(port.format, range(1000))), "<dim>2</dim>" * 1000
+    add = f"<layer id='1' type='Add' version='opset1'><input>{operand}</input><output><port id='1000'>{output}</port>"
+    text = ir(weight, f"{add}</output></layer>").replace(
+        b"<edges/>", b"<edges><edge from-layer='0' from-port='0' to-layer='1' to-port='0'/></edges>"
+    )
+    edited = with_shapes(text, read_constants(text, Limits()), {"w": (1, 2)})
+    assert text.count(b"<dim>1</dim>") == 0
+    assert edited.count(b"<dim>1</dim>") == 2  # of the weight and of the operand

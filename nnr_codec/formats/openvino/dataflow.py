@@ -17,7 +17,8 @@ from .layers import Layer, Network, Port, range_of, read_layers
 
 _FLOAT = re.compile(r"[0-9.eE+-]{1,40}")
 _INTEGER = re.compile("-?[0-9]{1,9}")
-_MAX_RANK = 32
+#: Dimensions of a value that is followed.
+MAX_RANK = 32
 
 _Made = tuple[str, dict[str, Value]]
 _Inputs = list[Value]
@@ -100,7 +101,7 @@ class _Follower:
     def parameter(self, layer: Layer, inputs: _Inputs) -> _Made | None:
         """Return an input of the net; extents that are no numbers are unknown, and so is a rank."""
         extents = layer.data.get("shape", "").split(",")
-        if len(extents) > _MAX_RANK or "..." in extents:
+        if len(extents) > MAX_RANK or "..." in extents:
             return None
         return "external", {"shape": integers(int(text) if _INTEGER.fullmatch(text.strip()) else 0 for text in extents)}
 

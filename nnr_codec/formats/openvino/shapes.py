@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from .dataflow import RULES
+from .dataflow import MAX_RANK, RULES
 from .ir import CONSTANTS, Constant, bits_of
 from .layers import Layer, Network, range_of, read_layers
 
@@ -90,7 +90,7 @@ def _given(
     if layer.type in CONSTANTS:
         shape = changed.get(range_of(layer.data), ())
         return list(shape) if len(shape) == len(old) else old
-    if before == after or layer.type not in RULES:
+    if before == after or layer.type not in RULES or len(old) > MAX_RANK:
         return old
     new, is_pair = list(old), len(after) > 1 and min(map(len, (old, *after))) > 1
     if is_pair and "Convolution" in layer.type:
