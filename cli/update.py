@@ -217,6 +217,8 @@ def encode(
     report = nnr.EncodeReport(source=file_name(new), version=nnr.__version__) if reports else None
     if encoder:
         differences, whole = _changes(before, wanted)
+        if after.metadata != before.metadata:
+            printer.warning("an update with --parent cannot change metadata; those of OLD stay")
         data = encoder.encode(differences, whole=whole, jobs=jobs)
     else:
         data = nnr.encode_update(before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, report=report, jobs=jobs)

@@ -686,3 +686,20 @@ def test_mistakes_with_parents(versions: Path, capsys: Capture) -> None:
         result = call(capsys, *encode, *options)
         assert (result.code, message in result.err) == (code, True), result.err
         assert not Path("u.nnr").exists()
+
+
+def test_metadata_stay_in_a_sequence_with_parents(capsys: Capture) -> None:
+    for k in (1, 2):
+        nnr.save(nnr.Model({"w": weights(k)}, metadata={"version": str(k)}), f"v{k}.safetensors")
+    encode = ("update", "encode", "v2.safetensors", "--base", "v1.safetensors", "-fo", "u.nnr")
+    warning = "nnr: warning: an update with --parent cannot change metadata; those of OLD stay\n"
+    for options, is_told in (((), False), (("--parent", "node"), True)):
+        assert (warning in call(capsys, *encode, *options).err) == is_told
+        assert call(capsys, "update", "apply", "v1.safetensors", "u.nnr", "-fo", "new.safetensors").code == 0
+        assert nnr.load("new.safetensors").metadata == {"version": "1" if is_told else "2"}
+
+
+def test_a_report_does_not_replace_the_update(versions: Path, capsys: Capture) -> None:
+    encode = ("update", "encode", "v2.npz", "--base", "v1.npz", "-fo", "u.json", "--report", "./u.json")
+    result = call(capsys, *encode)
+    assert (result.code, "u.json cannot be two outputs" in result.err) == (2, True)
