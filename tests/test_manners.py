@@ -51,6 +51,15 @@ def test_a_module_comes_back_as_a_state_dict(torch: Any, of: str) -> None:
 
 
 @pytest.mark.torch
+def test_a_tensor_before_that_which_it_is_tied_to(torch: Any) -> None:
+    same = np.ones((2, 2), "f4")
+    model = nnr.Model({"head": same, "other": 2 * same, "embedding": same}, aliases={"head": "embedding"})
+    state = nnr.decode(nnr.encode(model), framework="pt")
+    assert list(state) == ["head", "other", "embedding"]
+    assert state["head"] is state["embedding"]
+
+
+@pytest.mark.torch
 def test_functions_that_take_models_take_modules(torch: Any, tmp_path: Path) -> None:
     module = tied(torch)
     report = nnr.encode_file(module, tmp_path / "m.nnr", quality=30)

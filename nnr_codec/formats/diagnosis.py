@@ -16,7 +16,7 @@ _SUFFIXES = (".onnx", ".safetensors", ".pt", ".pth", ".ckpt", ".gguf", ".keras",
 _PYTORCH = "pytorch_model.bin"
 _GIT_LFS = b"version https://git-lfs.github.com/spec/"
 _ZIP = b"PK\3\4"
-_SHARD = re.compile(r"(.+)-[0-9]{5}-of-[0-9]{5}(\.[a-z]+)")
+_SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})(\.[a-z]+)")
 _HEAD = 512  # bytes, more than the header of the first member of an archive has
 #: What to do about a truncated file.
 AGAIN = "the file is truncated; copy or download it again"
@@ -83,11 +83,19 @@ def leave_out(message: str, strict: bool) -> None:
     warnings.warn(message, FormatWarning, stacklevel=4)
 
 
-def shard_of(path: Path) -> Path | None:
-    """Return the index beside a shard that has the usual name, ``NAME-00001-of-00002.safetensors``; otherwise None."""
+def check_shard(path: Path, strict: bool, *, of_folder: bool) -> None:
+    """Warn, or raise FormatError if ``strict``, of a file named as one shard: ``NAME-00001-of-00002.safetensors``.
+
+    Without an index it may be a model of its own, unless it stands for its folder.
+    """
     match = _SHARD.fullmatch(path.name)
-    index = path.with_name(f"{match[1]}{match[2]}.index.json") if match else path
-    return index if match and index.is_file() else None
+    if not match:
+        return
+    index = path.with_name(f"{match[1]}{match[3]}.index.json")
+    if index.is_file():
+        leave_out(f"this is one shard of a model; to read all of them, give {index.name!a}", strict)
+    elif of_folder and int(match[2]) > 1:
+        leave_out(f"{path.name!a} is one of {int(match[2]):,} shards of a model, whose index is missing", strict)
 
 
 def _model_files(folder: Path) -> list[Path]:

@@ -76,6 +76,15 @@ def test_a_shard_beside_its_index(tmp_path: Path) -> None:
     assert list(nnr.load(first, strict=True)) == ["w0"]
 
 
+def test_a_folder_with_one_shard_of_several(tmp_path: Path) -> None:
+    _, second, index = put_shards(tmp_path)
+    second.unlink()
+    index.unlink()
+    with pytest.warns(FormatWarning, match="00001-of-00002.safetensors' is one of 2 shards of a model, whose index"):
+        assert list(nnr.load(tmp_path)) == ["w0"]
+    assert "whose index is missing" in message(tmp_path, strict=True)
+
+
 @pytest.mark.parametrize("name", ["m.onnx", "m.npz", "model.safetensors"])
 def test_a_folder_with_one_model_is_that_model(tmp_path: Path, name: str) -> None:
     if name == "m.onnx":

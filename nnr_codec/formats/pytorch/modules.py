@@ -94,16 +94,16 @@ def to_state_dict(model: Model) -> dict[str, Any]:
         PyTorch is not installed.
     """
     torch: Any = require("torch", "torch", "tensors of PyTorch")
-    state: dict[str, Any] = {}
+    made: dict[str, Any] = {}  # by the name of the tensor that others are tied to
     for name in model:
-        if (same := model.aliases.get(name)) in state:
-            state[name] = state[same]
+        own = model.aliases.get(name, name)
+        if own in made:
             continue
         array = model[name]
         if array.dtype.name not in TYPES:
             raise lacks_type(f"tensor {name[:80]!a}", array.dtype, "pytorch")
-        state[name] = filled(torch.empty(array.shape, dtype=getattr(torch, array.dtype.name)), array)
-    return state
+        made[own] = filled(torch.empty(array.shape, dtype=getattr(torch, array.dtype.name)), array)
+    return {name: made[model.aliases.get(name, name)] for name in model}
 
 
 def _arrays(found: Found) -> dict[str, Array]:

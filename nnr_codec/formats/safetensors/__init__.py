@@ -25,7 +25,7 @@ from ...limits import Budget, Limits
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, listed, opened_file, state, warn_of_loss
 from ..companion_files import neighbour
-from ..diagnosis import leave_out, shard_of
+from ..diagnosis import check_shard, leave_out
 from ..lazy import Entry, LazyTensors, native
 from . import shards
 from .header import CODES, PEEK, Described, describe, in_order, is_file, is_index, make_header, read_header
@@ -73,8 +73,8 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
         files, entries, metadata, strangers = _opened(source, limits)
         if strangers:
             leave_out(f"these are left out: {listed(strangers)}", strict)
-        if index := shard_of(source):
-            leave_out(f"this is one shard of a model; to read all of them, give {index.name!a}", strict)
+        of_folder = source.is_dir()
+        check_shard(shards.of_folder(source)[0] if of_folder else source, strict, of_folder=of_folder)
         return Model(LazyTensors(files, entries), metadata=metadata, format=NAME)
     source.seek(0)
     if is_index(source.read(PEEK)):
