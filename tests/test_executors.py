@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.cancellation import CancelToken
+from nnr_codec.cancellation import CancelToken, check_cancelled
 from nnr_codec.model import Array
 from nnr_codec.parallel import pool as pool_module
 
@@ -575,7 +575,32 @@ def test_errors_survive_the_way_back(error: nnr.NnrError) -> None:
     def fail() -> int:
         raise error
 
-    results, other = pickle.loads(pickle.dumps(pool_module.perform([lambda: 1, fail, lambda: 2], CancelToken(), 0)))
+    results, other = pickle.loads(
+        pickle.dumps(pool_module.perform([lambda: 1, fail, lambda: 2], CancelToken(), range(3)))
+    )
     assert results == [1]
     assert type(other) is type(error)
     assert str(other) == str(error)
+
+
+class _Work(pool_module.Task[str]):
+    """Takes its name as the result; the task without one fails."""
+
+    def __init__(self, name: str, nbytes: int) -> None:
+        self.names, self.nbytes = [name], nbytes
+
+    def __call__(self) -> str:
+        check_cancelled()
+        if not self.names[0]:
+            raise nnr.EncodeError("what is wrong")
+        return self.names[0]
+
+
+def test_an_error_leaves_earlier_tasks_of_later_batches_alone() -> None:
+    """Both small tasks are handed over together, before the large one between them."""
+    tasks = [_Work("small", 1), _Work("large", pool_module.GROUP + 1), _Work("", 1)]
+    with pool_module.Pool(2, cast(Executor, Now())) as pool:
+        results = pool.run(tasks)
+        assert [next(results), next(results)] == ["small", "large"]
+        with pytest.raises(nnr.EncodeError, match="what is wrong"):
+            next(results)

@@ -146,7 +146,7 @@ class Pool:
         given: dict[int, Iterator[Result]] = {}
 
         def begin(number: int) -> None:
-            begun[number] = self._begin([tasks[index] for index in batches[number]], token, number)
+            begun[number] = self._begin([tasks[index] for index in batches[number]], token, batches[number])
 
         first = self._largest([tasks[batch[0]].work for batch in batches]) if large_first and self._has_threads else []
         for number in first:
@@ -201,12 +201,14 @@ class Pool:
             nbytes += task.nbytes
         return batches
 
-    def _begin(self, tasks: list[Task[Result]], token: CancelToken, number: int) -> list[Future[Outcome[Result]]]:
-        """Hand over a batch, or the pieces of the only task of one."""
+    def _begin(
+        self, tasks: list[Task[Result]], token: CancelToken, numbers: Sequence[int]
+    ) -> list[Future[Outcome[Result]]]:
+        """Hand over a batch, or the pieces of the only task of one; the numbers are those of the tasks."""
         shared = _Shared(tasks[0]) if self._has_threads else None
         if shared is None or not shared.pieces:
-            return [self._submit(tasks, perform, tasks, token, number)]
-        return [self._submit(tasks, shared.perform, piece, token, number) for piece in shared.pieces]
+            return [self._submit(tasks, perform, tasks, token, numbers)]
+        return [self._submit(tasks, shared.perform, piece, token, numbers) for piece in shared.pieces]
 
     def _submit(self, tasks: Sequence[Task[Any]], *call: Any) -> Future[Any]:
         assert self._executor
@@ -236,17 +238,17 @@ class Pool:
                 raise error
 
 
-def perform(calls: Iterable[Callable[[], Result]], token: CancelToken, number: int) -> Outcome[Result]:
-    """Run the calls of a batch with this number; an error is returned, so that errors of an executor differ."""
+def perform(calls: Iterable[Callable[[], Result]], token: CancelToken, numbers: Sequence[int]) -> Outcome[Result]:
+    """Run the calls of tasks with these numbers; an error is returned, so that errors of an executor differ."""
     results: list[Result] = []
-    with cancelled_by(partial(token, number)):
-        for call in calls:
-            try:
-                token(number)
+    for call, number in zip(calls, numbers, strict=True):
+        try:
+            token(number)
+            with cancelled_by(partial(token, number)):
                 results.append(call())
-            except Exception as error:
-                token.cancel(after=number)
-                return results, error
+        except Exception as error:
+            token.cancel(after=number)
+            return results, error
     return results, None
 
 
@@ -264,13 +266,13 @@ class _Shared(Generic[Result]):
             self.pieces = [partial(_fail, error)]
         self._left = len(self.pieces)
 
-    def perform(self, piece: Callable[[], object], token: CancelToken, number: int) -> Outcome[Result]:
+    def perform(self, piece: Callable[[], object], token: CancelToken, numbers: Sequence[int]) -> Outcome[Result]:
         """Run a piece; the last one to end finishes the task."""
-        _, error = perform([piece], token, number)
+        _, error = perform([piece], token, numbers)
         with self._lock:
             self._left -= error is None
             is_last = self._left == 0 and error is None
-        return perform([self._finish], token, number) if is_last else ([], error)
+        return perform([self._finish], token, numbers) if is_last else ([], error)
 
 
 def _fail(error: Exception) -> None:
