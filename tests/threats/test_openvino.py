@@ -205,3 +205,10 @@ def test_t38_ports_and_dimensions_without_end() -> None:
     edited = with_shapes(text, read_constants(text, Limits()), {"w": (1, 2)})
     assert text.count(b"<dim>1</dim>") == 0
     assert edited.count(b"<dim>1</dim>") == 2  # of the weight and of the operand
+
+
+def test_t35_what_stands_before_the_layers() -> None:
+    """It is not refused as an IR would be: it is none, and a bitstream that has it as its topology can be decoded."""
+    layer = const("w", 0, 4, "f32", (1,) * (Limits().max_dims + 1))
+    text = f"<net version='11'><a><layers>{layer}</layers></a></net>".encode()
+    assert not openvino.owns(Topology("", text))

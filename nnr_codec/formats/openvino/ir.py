@@ -17,7 +17,7 @@ from math import prod
 from xml.parsers import expat
 
 from ...dtypes import STORED_TYPES, StoredType
-from ...errors import FormatError
+from ...errors import FormatError, LimitError
 from ...limits import Budget, Limits
 
 #: The versions that are read.
@@ -225,7 +225,7 @@ def is_ir(beginning: bytes) -> bool:
             reader.feed(part, last=False)
     except _EnoughError:
         return True
-    except FormatError:
+    except (FormatError, LimitError):
         pass
     return False
 
