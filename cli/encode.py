@@ -195,9 +195,10 @@ def encode(
             raise click.UsageError(f"{place} cannot be two outputs")
         if place == model != "-":
             output.model(model, format=model_format, limits=limits)  # says that it is a bitstream
+    inputs = [*models, known] if known else models
     for name in reports:
-        params.open_target(name, *models, force=force, folder=False)
-    streams = [None if dry_run else params.open_target(place, *models, force=force, folder=False) for place in places]
+        params.open_target(name, *inputs, force=force, folder=False)
+    streams = [None if dry_run else params.open_target(place, *inputs, force=force, folder=False) for place in places]
     if known is not None:
         data = data_of(nnr.load(known, format="npz", limits=limits))
         with coding.usage_errors():

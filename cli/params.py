@@ -368,6 +368,7 @@ def open_target(target: str, *sources: str, force: bool, folder: bool) -> Binary
 
     if target == "-":
         return output.stdout()
+    target = target.rstrip(os.sep) or target  # as the library writes it: a file is not found with a separator behind it
     if os.path.lexists(target):
         if os.path.exists(target) and any(os.path.samefile(name, target) for name in filter(os.path.exists, sources)):
             raise FileExistsError(f"{target} is the input; write to another name")
@@ -375,7 +376,7 @@ def open_target(target: str, *sources: str, force: bool, folder: bool) -> Binary
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
         if not force:
             raise FileExistsError(f"{target} exists; -f replaces it")
-    parent = os.path.dirname(target.rstrip(os.sep)) or "."
+    parent = os.path.dirname(target) or "."
     try:
         with tempfile.TemporaryFile(dir=parent):
             return None

@@ -104,3 +104,14 @@ def test_a_default_output_does_not_replace_the_topology(models: Path, capsys: Ca
     nnr.encode_file("digits.nnef", "digits.nnr", topology="external")
     result = call(capsys, "decode", "digits.nnr", "--topology", "digits.nnef", "-f")
     assert (result.code, result.err) == (5, "nnr: error: digits.nnef is the input; write to another name\n")
+
+
+@pytest.mark.parametrize("options", [["-o", "a.npz/"], ["-o", "known.npz", "--sensitivity", "known.npz"]])
+def test_an_output_does_not_replace_an_input(models: Path, capsys: Capture, options: list[str]) -> None:
+    nnr.save({"w": np.ones((8, 8))}, "known.npz")
+    result = call(capsys, "encode", "a.npz", *options, "-f")
+    assert (result.code, result.err) == (
+        5,
+        f"nnr: error: {options[1].rstrip('/')} is the input; write to another name\n",
+    )
+    assert list(nnr.load(options[1].rstrip("/"))) == ["w"]
