@@ -142,7 +142,7 @@ def _decode(
                 raise click.UsageError(
                     f"{bitstream} does not say which format its model had; give -o with a file extension, or --to"
                 )
-            target = params.place(bitstream, target, formats.writing(model_format).SUFFIXES[0])
+            target = params.place(bitstream, target, "".join(formats.writing(model_format).SUFFIXES[:1]))
             if (place := os.path.realpath(target)) in places:
                 raise click.UsageError(f"{target} cannot be two outputs")
             places.add(place)

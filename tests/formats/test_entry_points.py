@@ -290,3 +290,9 @@ def wiring(topology):
         formats._wiring_by.cache_clear()  # as in a process of its own
         assert "RuntimeError: no" in run(*arguments).err
     assert np.load("x.npz")["w"].shape == (2, 2)
+
+
+def test_a_format_without_endings_has_a_default_output(site: Path, run: Run) -> None:
+    distribution(site, "odd", "odd_format", MODULE.replace('(".odd",)', "()"))
+    run("decode", "m.nnr", "--to", "odd")
+    assert Path("m").read_bytes() == b"odd"
