@@ -175,7 +175,7 @@ def encode(
     """
     import nnr_codec as nnr
     from nnr_codec.api.files import file_name
-    from nnr_codec.federated.fold import fold
+    from nnr_codec.federated.folding import fold
     from nnr_codec.federated.sbt import binary_ternary_of
 
     printer = output.Printer(quiet, verbose)

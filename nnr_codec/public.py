@@ -52,8 +52,8 @@ from .decoder.stream import StreamDecoder as StreamDecoder
 from .decoder.tools import Tool as Tool
 from .decoder.tools import requirements as requirements
 from .decoder.tools import tree as tree
-from .decoder.update import Update as Update
-from .decoder.update import UpdateDecoder as UpdateDecoder
+from .decoder.update_sequence import Update as Update
+from .decoder.update_sequence import UpdateDecoder as UpdateDecoder
 from .encoder.fixed_point import Saturation as Saturation
 from .encoder.fixed_point import SaturationWarning as SaturationWarning
 from .encoder.reduce.sparsify import sparsify as sparsify

@@ -12,7 +12,7 @@ from ..encoder.encode import encode_units
 from ..encoder.prepared import Prepared
 from ..encoder.reduce import open_amounts, prepare, with_amounts
 from ..encoder.reduce.scaling import with_scales
-from ..encoder.schedule import Pool, TensorReader
+from ..encoder.tensor_tasks import Pool, TensorReader
 from ..errors import FormatError
 from ..model import Model, Wiring
 from ..reduction_steps import Step

@@ -15,8 +15,8 @@ from ..encoder import estimate as estimation
 from ..encoder import tuning
 from ..encoder.encode import encode_units
 from ..encoder.prepared import Prepared
-from ..encoder.schedule import Pool, TensorReader
 from ..encoder.tensor_report import TensorReport
+from ..encoder.tensor_tasks import Pool, TensorReader
 from ..errors import EncodeError
 from ..model import Model
 from ..reduction_steps import Step

@@ -22,7 +22,7 @@ from ..errors import EncodeError, NnrError
 from ..syntax import BitCounter, BitWriter, Session, Writer
 from ..syntax.deepcabac import STATE_TRANS_TAB
 from ..syntax.structures import NnrCompressedDataUnitHeader, NnrUnitHeader
-from .payload import Part, PayloadTensor, code_payload, parts, tensor_syntax
+from .payload import PayloadPart, PayloadTensor, code_payload, parts, tensor_syntax
 from .units import with_size, write_unit
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def code_tensors(
     return _with_entry_points(header, session, coder), coder.getvalue()
 
 
-def _shaped(array: npt.NDArray[Any], part: Part) -> npt.NDArray[Any]:
+def _shaped(array: npt.NDArray[Any], part: PayloadPart) -> npt.NDArray[Any]:
     """Return the numbers of one tensor in its coded shape."""
     array = np.asarray(array)
     if array.shape not in (part.dims, (prod(part.dims),)):

@@ -42,7 +42,7 @@ class PayloadCoder(Protocol):
         """Code terminate_cabac(), 10.2.1.2."""
 
 
-class Part(NamedTuple):
+class PayloadPart(NamedTuple):
     """Tensor of a payload.
 
     Parameters
@@ -71,7 +71,7 @@ class PayloadTensor(NamedTuple):
     side: TensorSide | None = None
 
 
-def parts(header: NnrCompressedDataUnitHeader, session: Session) -> list[Part]:
+def parts(header: NnrCompressedDataUnitHeader, session: Session) -> list[PayloadPart]:
     """Return the tensors of an NDU in coding order, which differs from the order of their ids (7.3.5, 6.4.3.7).
 
     Raises ElementError if the ids do not match compressed_parameter_types.
@@ -80,12 +80,12 @@ def parts(header: NnrCompressedDataUnitHeader, session: Session) -> list[Part]:
     codebook, types = header.codebook if header.codebook_present_flag else None, header.compressed_parameter_types
     if header.nnr_compressed_data_unit_payload_type != NNR_PT_BLOCK:
         role = ("h" if session.g_header else "g") if types & NNR_CPT_DC else "weight"
-        return [Part(names[0], role, tuple(dims[0]), codebook)]
+        return [PayloadPart(names[0], role, tuple(dims[0]), codebook)]
     if types & NNR_CPT_DC:
         second = header.codebook_dc if header.codebook_present_flag else None
-        weights = [Part("", "g", tuple(dims[0]), codebook), Part("", "h", tuple(dims[1]), second)]
+        weights = [PayloadPart("", "g", tuple(dims[0]), codebook), PayloadPart("", "h", tuple(dims[1]), second)]
     else:
-        weights = [Part("", "weight", tuple(dims[0]), codebook)]
+        weights = [PayloadPart("", "weight", tuple(dims[0]), codebook)]
     batch_norm = ["beta", "gamma", "mean", "var"] if types & NNR_CPT_BN else []
     scaling, bias = ["ls"] if types & NNR_CPT_LS else [], ["bias"] if types & NNR_CPT_BI else []
     listed = [*(part.role for part in weights), *scaling, *batch_norm, *bias]
@@ -99,15 +99,15 @@ def parts(header: NnrCompressedDataUnitHeader, session: Session) -> list[Part]:
     name = dict(zip(listed, names, strict=True))
     length = tuple(session.tensor_dimensions(header)[:1])  # before the dimension shift (7.3.5)
     return [
-        *(Part(name[role], role, length) for role in (*scaling, *bias, *batch_norm)),
-        *(Part(name[part.role], part.role, part.dims, part.codebook) for part in weights),
+        *(PayloadPart(name[role], role, length) for role in (*scaling, *bias, *batch_norm)),
+        *(PayloadPart(name[part.role], part.role, part.dims, part.codebook) for part in weights),
     ]
 
 
 def tensor_syntax(
     header: NnrCompressedDataUnitHeader,
     session: Session,
-    part: Part,
+    part: PayloadPart,
     *,
     first_edition: bool = False,
     co_loc: Levels | None = None,
@@ -135,7 +135,7 @@ def tensor_syntax(
 
 
 def entry_points(
-    header: NnrCompressedDataUnitHeader, parts: Sequence[Part]
+    header: NnrCompressedDataUnitHeader, parts: Sequence[PayloadPart]
 ) -> tuple[npt.NDArray[np.int64] | None, list[int]]:
     """Return the lists of entry points, and the index of the first one of each part (6.4.3.7, errata G4, G5).
 

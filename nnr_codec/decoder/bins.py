@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from bitarray import bitarray
 
-from ..bitstream.payload import SCANNED, Part, quantization, tensor_syntax
+from ..bitstream.payload import SCANNED, PayloadPart, quantization, tensor_syntax
 from ..cabac_ext.kernel import PayloadDecoder, TensorSide, TensorSyntax
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, MissingReferenceError, UnsupportedError
@@ -54,7 +54,7 @@ class TensorBin(NamedTuple):
     ----------
     number : int
         Number of the bin in its payload.
-    part : Part
+    part : PayloadPart
         The tensor; ``tensor`` and ``role`` in JSON.
     parameter : tuple of int or None
         Index in the coded dimensions; None for bins before and after the levels.
@@ -64,7 +64,7 @@ class TensorBin(NamedTuple):
     """
 
     number: int
-    part: Part
+    part: PayloadPart
     parameter: tuple[int, ...] | None
     bin: Bin
 
@@ -113,7 +113,7 @@ def trace_bins(
         syntaxes = plain_syntaxes(task, first_edition, reference)
     number = 0
 
-    def count(part: Part, parameter: tuple[int, ...] | None, bin_: Bin) -> None:
+    def count(part: PayloadPart, parameter: tuple[int, ...] | None, bin_: Bin) -> None:
         nonlocal number
         number += 1
         emit(TensorBin(number - 1, part, parameter, bin_))
@@ -134,7 +134,7 @@ def trace_bins(
         raise
 
 
-def heads(task: NduTask, first_edition: bool = False) -> list[tuple[Part, list[Element]]]:
+def heads(task: NduTask, first_edition: bool = False) -> list[tuple[PayloadPart, list[Element]]]:
     """Return the elements before the levels of each tensor of a unit. Levels are decoded only if another tensor
     follows.
 
@@ -216,7 +216,7 @@ class _Follower:
     sig_flag."""
 
     def __init__(
-        self, part: Part, s: QuantTensorSyntax, emit: Callable[[Part, tuple[int, ...] | None, Bin], None]
+        self, part: PayloadPart, s: QuantTensorSyntax, emit: Callable[[PayloadPart, tuple[int, ...] | None, Bin], None]
     ) -> None:
         self.part, self.s, self.emit = part, s, emit
         self.row_skip_list: list[int] = []

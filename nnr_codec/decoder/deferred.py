@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 KEPT = 1 << 26
 
 
-class Part(NamedTuple):
+class UnitTensor(NamedTuple):
     """Tensor of a unit, with its name and the label of the unit."""
 
     name: str
@@ -54,7 +54,7 @@ class Access:
 
     parts: Callable[[str], tuple[str, ...]]
     group: Callable[[str], Group]
-    make: Callable[[str, Iterable[Part], Budget], Array]
+    make: Callable[[str, Iterable[UnitTensor], Budget], Array]
     again: Callable[[str], Array]
 
 
@@ -176,10 +176,10 @@ class DeferredTensors(Mapping[str, Array]):
             for name in list(tensors):
                 tensor = tensors.pop(name)
                 if self._uses[name]:
-                    self._kept.put(Part(name, tensor, label), name not in wanted)
+                    self._kept.put(UnitTensor(name, tensor, label), name not in wanted)
         return True
 
-    def _taken(self, part: str) -> Part:
+    def _taken(self, part: str) -> UnitTensor:
         self._uses[part] -= 1
         return self._kept.take(part, last=not self._uses[part])
 
@@ -198,7 +198,7 @@ class _Kept:
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, UnitTensor] = {}
         self._stored: dict[str, tuple[int, np.dtype[Any], tuple[int, ...], str]] = {}
         self._nbytes = 0
         self._file: io.BufferedRandom | None = None
@@ -206,7 +206,7 @@ class _Kept:
     def __contains__(self, name: str) -> bool:
         return name in self._parts or name in self._stored
 
-    def put(self, part: Part, wait: bool) -> None:
+    def put(self, part: UnitTensor, wait: bool) -> None:
         """Add a part; if it must wait, it may be moved to the file."""
         tensor = part.tensor
         if wait and self._nbytes + tensor.nbytes > KEPT:
@@ -220,7 +220,7 @@ class _Kept:
         self._parts[part.name] = part._replace(tensor=tensor.copy()) if wait and tensor.base is not None else part
         self._nbytes += tensor.nbytes
 
-    def take(self, name: str, last: bool) -> Part:
+    def take(self, name: str, last: bool) -> UnitTensor:
         """Return a part; ``last`` releases it."""
         if name in self._parts:
             part = self._parts.pop(name)
@@ -234,4 +234,4 @@ class _Kept:
         tensor: Array = np.empty(shape, dtype)
         self._file.seek(place)
         self._file.readinto(tensor.reshape(-1).view(np.uint8).data)
-        return Part(name, tensor, label)
+        return UnitTensor(name, tensor, label)

@@ -19,7 +19,7 @@ from ..limits import Budget, Limits
 from ..model import Array, Model, Topology
 from ..syntax import Session
 from .decode import BitstreamParser
-from .deferred import Access, DeferredTensors, Part
+from .deferred import Access, DeferredTensors, UnitTensor
 from .group import Group, is_first_edition
 from .info import TensorInfo
 from .lineage import Hash, Lineage, base_model_id, token
@@ -318,15 +318,15 @@ class NnrFile(Mapping[str, Array]):
         self._parser.check_understood()
         groups, budget, first_edition = self._groups_of([name]), Budget(self._reader.limits), self._reading()
 
-        def parts() -> Iterator[Part]:
+        def parts() -> Iterator[UnitTensor]:
             for group in groups:
                 tensors = group.decode(state=UpdateState(), budget=budget, first_edition=first_edition)
                 for part in list(tensors):
-                    yield Part(part, tensors.pop(part), group.label)
+                    yield UnitTensor(part, tensors.pop(part), group.label)
 
         return self._made(name, parts(), budget)
 
-    def _made(self, name: str, parts: Iterable[Part], budget: Budget) -> Array:
+    def _made(self, name: str, parts: Iterable[UnitTensor], budget: Budget) -> Array:
         """Return a model tensor made from its unit tensors."""
         restorer = self._parser.restorer(budget, [name])
         found: list[tuple[str, Array]] = []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..bitstream.payload import Levels, Part, codebook_array, quantization
+from ..bitstream.payload import Levels, PayloadPart, codebook_array, quantization
 from ..bitstream.source import Span
 from ..bitstream.units import Unit
 from ..constants import NNR_PT_BLOCK, NNR_PT_FLOAT, NNR_PT_INT, DecompressedDataFormat
@@ -59,7 +59,7 @@ class NduTask:
     names: list[str]
     unit: Unit
     header: NnrCompressedDataUnitHeader
-    parts: list[Part]
+    parts: list[PayloadPart]
     spans: tuple[memoryview | bytes | Span, ...]
     session: Session
     data_format: DecompressedDataFormat
@@ -114,7 +114,7 @@ class NduTask:
         """True if the decoder multiplies levels by a step size."""
         return self.header.nnr_compressed_data_unit_payload_type in (NNR_PT_FLOAT, NNR_PT_BLOCK)
 
-    def dequantizer(self, part: Part, qp_value: int) -> Dequantizer:
+    def dequantizer(self, part: PayloadPart, qp_value: int) -> Dequantizer:
         """Return the function from QuantParam of a part to parameters, for any number of them (7.3.2, 7.3.3, 7.3.6).
 
         It raises PayloadError or ElementError for levels without a parameter value.
@@ -127,7 +127,7 @@ class NduTask:
         entries, zero = codebook_array(part.codebook, self.limits), part.codebook.cb_zero_offset
         return lambda levels, out: scale(look_up(levels, entries, zero), step, self.data_format, out)
 
-    def plain_step(self, part: Part, qp_value: int) -> float:
+    def plain_step(self, part: PayloadPart, qp_value: int) -> float:
         """Return stepSize if every parameter is its level times stepSize in float32, for all levels; otherwise 0."""
         if part.codebook or self.data_format != DecompressedDataFormat.TENSOR_FLOAT32:
             return 0.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite, prod
 
-from ..bitstream.payload import SCANNED, Part
+from ..bitstream.payload import SCANNED, PayloadPart
 from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from ..dtypes import STORED_TYPES
 from ..errors import FormatError
@@ -90,7 +90,7 @@ class TopologyInfo:
         return tuple(self.known(name or "") for name in names)
 
     def outputs(
-        self, header: NnrCompressedDataUnitHeader, parts: Sequence[Part], pruned: Mapping[str, Sequence[int]]
+        self, header: NnrCompressedDataUnitHeader, parts: Sequence[PayloadPart], pruned: Mapping[str, Sequence[int]]
     ) -> Outputs | None:
         """Return the changes to the tensors of an NNR_PT_BLOCK, or None if there are none.
 

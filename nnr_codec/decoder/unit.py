@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..bitstream.payload import Levels, Part, code_qp_value, entry_points, tensor_syntax
+from ..bitstream.payload import Levels, PayloadPart, code_qp_value, entry_points, tensor_syntax
 from ..cabac_ext.kernel import LevelReader, PayloadDecoder, TensorSyntax
 from ..constants import NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, LimitError, MissingReferenceError, PayloadError, locate
@@ -78,7 +78,7 @@ class _Target:
     def __init__(
         self,
         task: NduTask,
-        part: Part,
+        part: PayloadPart,
         syntax: TensorSyntax,
         qp_value: int,
         reader: LevelReader,

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..bitstream.ndu import Run, code_tensors, write_ndu, write_payload
-from ..bitstream.payload import Part, PayloadTensor, parts, quantization, tensor_syntax
+from ..bitstream.payload import PayloadPart, PayloadTensor, parts, quantization, tensor_syntax
 from ..compare import Loss
 from ..constants import NNR_CPT_DC, NNR_PT_BLOCK, NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..errors import EncodeError
 from ..model import Array
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
-from .blocks import UnitPlan
+from .block_units import UnitPlan
 from .coding_tools import CodedTensor, choose_tools
 from .lossless_bound import least_bytes
 from .plan import TensorPlan
@@ -126,7 +126,7 @@ class _UnitCoder:
             self.coded.statistics[plan.name] = tensor_statistics(plan, header, unit)
         self.coded.units += write_ndu(header, unit, self.session, max_unit_size=self.max_unit_size)
 
-    def _levels(self, header: NnrCompressedDataUnitHeader, part: Part) -> tuple[CodedTensor, Array | None]:
+    def _levels(self, header: NnrCompressedDataUnitHeader, part: PayloadPart) -> tuple[CodedTensor, Array | None]:
         """Return a tensor with its levels, and its other bits; note its error."""
         plan, session, link = self.plan.tensors[part.role], self.session, self.link
         syntax, groups = tensor_syntax(header, session, part), None

@@ -11,7 +11,7 @@ from ..compare import Loss
 from ..config import EncoderConfig
 from ..errors import EncodeError
 from ..syntax import Session
-from .blocks import UnitPlan
+from .block_units import UnitPlan
 from .coded_unit import CodedUnit, code_unit
 from .encode_warnings import check_blocks, warn_if_larger, warn_of_loss, warn_unmatched, warn_unused
 from .lossless_bound import lossless
@@ -20,8 +20,8 @@ from .prepared import Prepared
 from .rate_allocation import allocate
 from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES
 from .resume import Resumption
-from .schedule import Call, Pool, TensorReader
 from .tensor_report import TensorReport
+from .tensor_tasks import Pool, TensorReader, TensorTask
 from .unit_layout import plan_units
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _units(
         own = {name: index[name] for name in plan.all_ids} if index else index
         link = links.of.get(plan.name) if links else None
         arguments, hints = (plan, own, config.max_unit_size, statistics, link), (session, pool.threads(cost, whole))
-        calls.append(Call(code_unit, read, names, arguments, cost, hints))
+        calls.append(TensorTask(code_unit, read, names, arguments, cost, hints))
     results = resumption.units(calls, before, statistics) if resumption else pool.run(calls)
     losses: dict[str, Loss] = {}
     for plan, coded in zip(layout.units, results, strict=True):

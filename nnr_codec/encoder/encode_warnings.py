@@ -15,7 +15,7 @@ from ..errors import EncodeError, EncodeWarning, LossWarning, Option
 from ..model import Block
 from ..reduction_steps import Step
 from ..tensor.quant import DTYPES
-from .blocks import OPTIONAL, UnitPlan
+from .block_units import OPTIONAL, UnitPlan
 from .fixed_point import LISTED, LONGEST
 from .plan import TensorPlan
 from .prepared import Prepared

@@ -19,7 +19,7 @@ from .preamble import preamble
 from .prepared import Prepared
 from .rate_allocation import allocate
 from .rate_distortion import RECORD_BYTES, code_bytes, estimated, loss, overhead
-from .schedule import Call, Pool, TensorReader
+from .tensor_tasks import Pool, TensorReader, TensorTask
 from .unit_layout import plan_units
 
 #: Parameters of an excerpt; smaller tensors are estimated as a whole.
@@ -61,7 +61,7 @@ def _estimated(
     before = sum(map(len, preamble(prepared, layout, config, Session())[0]))
     plans = [plan for unit in units for plan in unit.plans]
     coded = [plan for unit in units for plan in unit.tensors.values() if plan.has_unit]
-    calls = [Call(_size, read, (plan.name,), (plan, config), plan.source.nbytes) for plan in coded]
+    calls = [TensorTask(_size, read, (plan.name,), (plan, config), plan.source.nbytes) for plan in coded]
     found = dict(zip([call.names[0] for call in calls], pool.run(calls), strict=True))
     tensors: list[Estimated] = []
     for plan in plans:

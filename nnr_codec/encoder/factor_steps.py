@@ -23,7 +23,7 @@ from .plan import TensorPlan, as_uniform
 from .planning import plan_tensor
 from .prepared import weight_of
 from .rate_distortion import Distortion, power, quant_param
-from .schedule import Call, Pool, TensorReader
+from .tensor_tasks import Pool, TensorReader, TensorTask
 
 Options = dict[str, Any]
 Floats = npt.NDArray[np.float64]
@@ -81,7 +81,7 @@ def read_factors(
     blocks: Sequence[Block], read: TensorReader, pool: Pool, *, energy: bool = False
 ) -> dict[str, Factors]:
     """Return the factors of each of these weights, by its name; ``energy``: that of the weight as well."""
-    calls = [Call(_factors, read, _names(block), (block, energy), read.nbytes(_names(block))) for block in blocks]
+    calls = [TensorTask(_factors, read, _names(block), (block, energy), read.nbytes(_names(block))) for block in blocks]
     return {block.weight: found for block, found in zip(blocks, pool.run(calls), strict=True)}
 
 

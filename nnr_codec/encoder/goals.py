@@ -19,7 +19,7 @@ from .facts import TensorFacts, tensor_facts
 from .planning import plan_tensor, with_dq_flag
 from .prepared import decomposed
 from .rate_distortion import Distortion, distortion, power
-from .schedule import Call, Pool, TensorReader
+from .tensor_tasks import Pool, TensorReader, TensorTask
 
 Options = dict[str, Any]
 Result = TypeVar("Result")
@@ -159,7 +159,7 @@ def read_each(
     names: Iterable[str], read: TensorReader, pool: Pool, function: Callable[..., Result], *arguments: Any
 ) -> dict[str, Result]:
     """Return the result of a function for each tensor: of a list with the array, its name, and the other arguments."""
-    calls = [Call(function, read, (name,), (name, *arguments), read.nbytes([name])) for name in names]
+    calls = [TensorTask(function, read, (name,), (name, *arguments), read.nbytes([name])) for name in names]
     return {call.names[0]: result for call, result in zip(calls, pool.run(calls), strict=True)}
 
 

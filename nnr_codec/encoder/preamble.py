@@ -46,7 +46,7 @@ from ..syntax.structures import (
     NnrTopologyUnitPayload,
     NnrUnitHeader,
 )
-from .blocks import UnitPlan
+from .block_units import UnitPlan
 from .facts import DEFAULT_LIMITS
 from .prepared import Prepared
 from .unit_layout import UnitLayout

@@ -44,8 +44,8 @@ from .planning import plan_tensor
 from .prepared import Prepared, decomposed
 from .quantization import quantize
 from .rate_distortion import power, resolve, unit_syntax
-from .schedule import Pool, TensorReader
 from .sensitivity import check_names, importance, relative_costs
+from .tensor_tasks import Pool, TensorReader
 from .tied_tensors import tied_tensors
 
 #: Bytes of a bitstream, and of the units of each tensor.

@@ -16,8 +16,8 @@ from ..model import Array
 from ..parallel.checkpoint import Checkpoint, Record
 from .coded_unit import CodedUnit
 from .prepared import Prepared
-from .schedule import Call, Pool, TensorReader
 from .tensor_report import Histogram, LevelStatistics, TensorStatistics
+from .tensor_tasks import Pool, TensorReader, TensorTask
 
 #: Options that are no values for JSON; settling goals leaves them as they are.
 _GIVEN = ("sensitivity", "hessians", "performance")
@@ -33,7 +33,7 @@ class Resumption:
         self, checkpoint: Checkpoint, prepared: Prepared, config: EncoderConfig, read: TensorReader, pool: Pool
     ) -> None:
         self._checkpoint, self._pool, model = checkpoint, pool, prepared.model
-        calls = [Call(_digest, read, (name,), (), read.nbytes([name])) for name in model.tensors]
+        calls = [TensorTask(_digest, read, (name,), (), read.nbytes([name])) for name in model.tensors]
         about = config.sensitivity or {}, config.hessians or {}
         self._about = checkpoint.key(
             replace(
@@ -61,7 +61,9 @@ class Resumption:
         self._checkpoint.put(self._settled, changed)
         return found
 
-    def units(self, calls: Sequence[Call[CodedUnit]], before: Sequence[bytes], statistics: bool) -> Iterator[CodedUnit]:
+    def units(
+        self, calls: Sequence[TensorTask[CodedUnit]], before: Sequence[bytes], statistics: bool
+    ) -> Iterator[CodedUnit]:
         """Yield the units of plans in their order; they follow from those ``before`` as well."""
         about = self._checkpoint.key(self._about, hashlib.sha256(b"".join(before)).digest(), statistics)
         keys = [self._checkpoint.key("unit", about, index) for index in range(len(calls))]

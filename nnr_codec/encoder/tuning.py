@@ -11,7 +11,7 @@ from ..model import Array, Model
 from .facts import tensor_facts
 from .goals import GREATEST_QP, LEAST_QP, OCTAVE, resolve_goals, with_density
 from .planning import plan_tensor
-from .schedule import Pool, TensorReader
+from .tensor_tasks import Pool, TensorReader
 
 #: A decoded model, the bytes of its bitstream, and of the units of each tensor.
 Coded = tuple[Model, int, Mapping[str, int]]

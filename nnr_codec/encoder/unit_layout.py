@@ -17,7 +17,7 @@ from ..config import EncoderConfig
 from ..errors import EncodeError, Option
 from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import TensorRecord
-from .blocks import BlockFacts, UnitPlan, blocks_of, factor_ids, members_of, plan_block
+from .block_units import BlockFacts, UnitPlan, blocks_of, factor_ids, members_of, plan_block
 from .facts import DEFAULT_LIMITS, TensorContext, TensorFacts, check_name, tensor_facts
 from .fixed_point import warn_saturated
 from .goals import with_density
@@ -27,7 +27,7 @@ from .planning import plan_tensor
 from .prepared import Prepared
 from .rate_distortion import code_bytes
 from .scale_fitting import fit, pays, scale_options, scaled_tensors
-from .schedule import Call, Pool, TensorReader
+from .tensor_tasks import Pool, TensorReader, TensorTask
 from .tied_tensors import tied_tensors
 from .update_tree import Links
 
@@ -146,7 +146,7 @@ class _Layout:
         # Differences have trees of their own, unless the caller knows better.
         tied = tied_tensors(self.model, self.config, blocks) if not self.links or self.model.aliases else {}
         places = {name: index for index, name in enumerate(self.model.tensors)}
-        calls: dict[str, Call[_Planned]] = {}
+        calls: dict[str, TensorTask[_Planned]] = {}
         for name in places:
             check_name(name)
             if name in tied:
@@ -193,12 +193,12 @@ class _Layout:
             key = _beginning(one)
             self.taken[key] = self.taken.get(key, frozenset()) | {one}
 
-    def call(self, block: BlockFacts | None, contexts: dict[str, TensorContext]) -> Call[_Planned]:
+    def call(self, block: BlockFacts | None, contexts: dict[str, TensorContext]) -> TensorTask[_Planned]:
         """Return the call that plans a block, or a tensor."""
         names = tuple(contexts)
-        return Call(_plan, self.read, names, (block, contexts, self.config), self.read.nbytes(names))
+        return TensorTask(_plan, self.read, names, (block, contexts, self.config), self.read.nbytes(names))
 
-    def checked(self, call: Call[_Planned], planned: _Planned) -> _Planned:
+    def checked(self, call: TensorTask[_Planned], planned: _Planned) -> _Planned:
         """Return a plan, or the one that takes its place, knowing the plans before it."""
         if not self.recorded:
             return planned

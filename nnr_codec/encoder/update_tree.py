@@ -83,7 +83,7 @@ class Links:
 
 
 def refer(
-    header: NnrCompressedDataUnitHeader, session: Session, part: payload.Part, coded: CodedTensor, link: Link
+    header: NnrCompressedDataUnitHeader, session: Session, part: payload.PayloadPart, coded: CodedTensor, link: Link
 ) -> CodedTensor:
     """Return a tensor of an update with the contexts that take the fewest bits; set temporal_context_modeling_flag."""
     if link.before is None:
@@ -104,7 +104,7 @@ def refer(
 
 
 def trellis_groups(
-    header: NnrCompressedDataUnitHeader, session: Session, part: payload.Part, values: CodedTensor, link: Link
+    header: NnrCompressedDataUnitHeader, session: Session, part: payload.PayloadPart, values: CodedTensor, link: Link
 ) -> npt.NDArray[np.uint8] | None:
     """Return the group of each parameter for the trellis, shape (n,): contexts will separate these groups.
 

@@ -15,13 +15,13 @@ from ..conformance.digest import TensorDigest, model_digest
 from ..decoder.index import NnrFile
 from ..decoder.restore import BITS, UPDATE
 from ..decoder.state import UpdateState
-from ..decoder.update import Update
+from ..decoder.update_sequence import Update
 from ..dtypes import bit_patterns, stored_type
 from ..errors import EncodeError, FormatError, MissingReferenceError
 from ..limits import Limits
 from ..model import Array, Model, Topology
 from .difference import add, fits
-from .fold import fold
+from .folding import fold
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -16,13 +16,13 @@ from ..bitstream.units import UnitReader
 from ..config import MODEL_GOALS, EncoderConfig, EncoderOptions, configured
 from ..constants import NNR_MPS
 from ..decoder.lineage import Lineage
-from ..decoder.update import UpdateDecoder
+from ..decoder.update_sequence import UpdateDecoder
 from ..errors import EncodeError, MissingReferenceError, NnrError
 from ..limits import Limits
 from ..model import Array, Model
 from ..syntax.structures import NnrModelParameterSetUnitPayload
 from .apply import apply_update, identity
-from .fold import fold
+from .folding import fold
 from .update import encode_update
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from ..constants import ICNN_NDU_EXT, ICNN_NDU_ID, ICNN_NDU_PL_SHA256, ICNN_NDU_
 from ..decoder.lineage import Lineage
 from ..decoder.restore import BITS, UPDATE
 from ..decoder.state import UpdateNode, UpdateState
-from ..decoder.update import Update, UpdateDecoder
+from ..decoder.update_sequence import Update, UpdateDecoder
 from ..dtypes import stored_type
 from ..encoder.encode import encode_units
 from ..encoder.encode_warnings import warn_not_update, warn_unmatched
@@ -32,8 +32,8 @@ from ..encoder.overlay import overlaid, with_factors
 from ..encoder.prepared import Prepared
 from ..encoder.rate_distortion import power
 from ..encoder.reduce.sparsify import sparsify
-from ..encoder.schedule import Pool, TensorReader
 from ..encoder.tensor_report import TensorReport
+from ..encoder.tensor_tasks import Pool, TensorReader
 from ..encoder.update_tree import Link, Links
 from ..errors import EncodeError, Option
 from ..limits import Limits
@@ -42,7 +42,7 @@ from ..report.encoded import EncodeReport, Notes, Witness
 from .apply import identity
 from .difference import Difference, difference
 from .feedback import ErrorFeedback
-from .fold import fold
+from .folding import fold
 from .sbt import binary_ternary_of, stepped
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ class Field(NamedTuple):
     value: int
 
 
-class Source:
+class MessageSource:
     """File or bytes, with a window in memory.
 
     Parameters
@@ -164,7 +164,7 @@ def without_zero(data: bytes) -> bytes:
     """Return a serialized message without a trailing zero byte (B.4, errata N16), which no field starts with."""
     if data.endswith(b"\0"):
         with contextlib.suppress(FormatError):  # the zero belongs to a field
-            for _ in Source(data, Limits()).fields(0, len(data) - 1):
+            for _ in MessageSource(data, Limits()).fields(0, len(data) - 1):
                 pass
             return data[:-1]
     return data

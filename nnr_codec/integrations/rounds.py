@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .. import open as open_bitstream
 from ..decoder.lineage import Lineage
-from ..decoder.update import Update, UpdateDecoder
+from ..decoder.update_sequence import Update, UpdateDecoder
 from ..dtypes import stored_type
 from ..errors import EncodeError, FormatError, LimitError, MissingReferenceError
 from ..federated.apply import apply_update

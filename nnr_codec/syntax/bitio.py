@@ -13,7 +13,7 @@ from bitarray import bitarray
 
 from ..errors import ElementError, LimitError, TruncatedError
 from ..rules import Requirement
-from .bitbase import BitSink, BitSource
+from .bit_buffers import BitSink, BitSource
 
 _FLT = {32: "<f", 64: "<d"}
 

@@ -17,11 +17,11 @@ import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.conformance.digest import TensorDigest, model_digest
 from nnr_codec.constants import ICNN_NDU_EXT, NNR_PT_INT, NNR_PT_RAW_FLOAT
-from nnr_codec.decoder.update import Update, UpdateDecoder
+from nnr_codec.decoder.update_sequence import Update, UpdateDecoder
 from nnr_codec.dtypes import STORED_TYPES
 from nnr_codec.errors import FormatError, LimitError, MissingReferenceError
 from nnr_codec.federated.apply import apply_update, identity
-from nnr_codec.federated.fold import fold
+from nnr_codec.federated.folding import fold
 from nnr_codec.federated.update import encode_update
 from nnr_codec.model import Array, Block, Model, Topology
 

@@ -9,7 +9,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.errors import EncodeError
-from nnr_codec.federated.fold import fold
+from nnr_codec.federated.folding import fold
 from nnr_codec.model import Array, Block, Model
 
 from ..arrays import assert_identical

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nnr_codec.errors import FormatError, LimitError, NnrError
-from nnr_codec.formats.nnef.graph import Graph, parse_graph
+from nnr_codec.formats.nnef.graph import NnefGraph, parse_graph
 from nnr_codec.formats.nnef.parser import invocation_at
 from nnr_codec.formats.nnef.tree import Variable
 from nnr_codec.limits import Limits
@@ -22,7 +22,7 @@ from .support import SYNTHETIC
 _HEAD = "version 1.0;\ngraph g(x) -> (y)\n{\n"
 
 
-def parse(body: str, head: str = _HEAD, limits: Limits | None = None) -> Graph:
+def parse(body: str, head: str = _HEAD, limits: Limits | None = None) -> NnefGraph:
     return parse_graph(f"{head}{body}\n}}\n".encode(), limits)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, NnrError
-from nnr_codec.formats.protobuf import Source, packed, unpacked, varint
+from nnr_codec.formats.protobuf import MessageSource, packed, unpacked, varint
 from nnr_codec.limits import Limits
 from nnr_codec.model import Topology
 
@@ -103,7 +103,7 @@ def test_packed_varints(values: list[int]) -> None:
 @given(st.binary(max_size=40))
 def test_any_bytes_as_varints(data: bytes) -> None:
     """One after another, by the reader of fields, and all at once: the same."""
-    source, at, values = Source(data, Limits()), 0, []
+    source, at, values = MessageSource(data, Limits()), 0, []
     wrong = False
     while at < len(data) and not wrong:
         try:
@@ -130,7 +130,7 @@ def test_a_file_is_read_as_its_bytes_are() -> None:
             if outer.number == 7
             for inner in source.fields(*outer[3:5])
         ]
-        for source in (Source(data, Limits()), Source(io.BytesIO(data), Limits()))
+        for source in (MessageSource(data, Limits()), MessageSource(io.BytesIO(data), Limits()))
     ]
     assert fields[0] == fields[1]
     assert len(fields[0]) == 33

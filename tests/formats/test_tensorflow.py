@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError, NnrError
-from nnr_codec.formats.protobuf import Source, varint
+from nnr_codec.formats.protobuf import MessageSource, varint
 from nnr_codec.formats.tensorflow import writing
 from nnr_codec.formats.tensorflow.bundle import MessageFields, _numbers
 from nnr_codec.formats.tensorflow.checksum import crc32c, masked
@@ -191,7 +191,7 @@ def test_any_mutation_gives_a_model_or_an_error(tmp_path: Path) -> None:
 def test_any_bytes_are_a_message_or_none(data: bytes) -> None:
     for read in (
         lambda: MessageFields(data, "x", Limits()).messages(1),
-        lambda: _numbers(Source(data, Limits()), 0, 1, "x"),
+        lambda: _numbers(MessageSource(data, Limits()), 0, 1, "x"),
     ):
         try:
             read()

@@ -30,7 +30,7 @@ from ..overlay import overlaid, with_factors
 from ..planning import RATES, plan_tensor
 from ..prepared import Prepared, product_of
 from ..rate_distortion import distortion, estimated_bytes, power
-from ..schedule import Pool, TensorReader
+from ..tensor_tasks import Pool, TensorReader
 from .tool import members, within
 
 Floats = npt.NDArray[np.float64]

@@ -38,7 +38,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored(Entry):
+class StoredItems(Entry):
     """Dataset.
 
     Parameters

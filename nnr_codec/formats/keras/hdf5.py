@@ -16,7 +16,7 @@ from typing import BinaryIO
 from ...dtypes import STORED_TYPES
 from ...errors import FormatError
 from ...limits import Budget, Limits
-from .datasets import Chunk, Stored
+from .datasets import Chunk, StoredItems
 from .messages import (
     ATTRIBUTE,
     DATASPACE,
@@ -79,7 +79,7 @@ class Contents:
 
     Parameters
     ----------
-    tensors : dict of str to Stored
+    tensors : dict of str to StoredItems
         Datasets by path without a leading slash, in file order.
     attributes : dict of str to dict of str to Attribute
         Attributes of each group and dataset that has any, and an empty entry for each empty group.
@@ -89,7 +89,7 @@ class Contents:
         Attributes of unsupported types.
     """
 
-    tensors: dict[str, Stored] = field(default_factory=dict)
+    tensors: dict[str, StoredItems] = field(default_factory=dict)
     attributes: dict[str, dict[str, Attribute]] = field(default_factory=dict)
     ties: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
@@ -251,7 +251,7 @@ class _Reader:
             waiting.extend((target, own - 1, before) for before, target in reversed(nodes))
 
     # -------------------------------------------------------------------------------------------- datasets
-    def _dataset(self, parts: dict[int, Message], attributes: dict[str, Attribute], what: str) -> Stored:
+    def _dataset(self, parts: dict[int, Message], attributes: dict[str, Attribute], what: str) -> StoredItems:
         """Return a dataset as a tensor, after checking that all items are within the file."""
         if DATATYPE not in parts or DATASPACE not in parts:
             raise FormatError(f"{what}: a dataset without type or shape")
@@ -271,19 +271,19 @@ class _Reader:
             raise FormatError(f"{what}: filters without chunks")
         if place.chunk is not None:
             chunks = self._chunks(place, shape, kind.size, pipeline, what)
-            return Stored(stored, shape, 0, nbytes, 0, kind.big_endian, None, place.chunk, chunks)
+            return StoredItems(stored, shape, 0, nbytes, 0, kind.big_endian, None, place.chunk, chunks)
         if place.inline is not None or not nbytes:
             inline = (place.inline or b"")[:nbytes]
             if len(inline) != nbytes:
                 raise FormatError(f"{what}: {len(inline)} bytes; {stored} of shape {shape} has {nbytes}")
-            return Stored(stored, shape, 0, nbytes, 0, kind.big_endian, inline)
+            return StoredItems(stored, shape, 0, nbytes, 0, kind.big_endian, inline)
         if place.address == UNDEFINED:
             raise FormatError(f"{what}: it has no items, which nobody has written")
         if place.size != nbytes or place.address > self._size - nbytes:
             raise FormatError(
                 f"{what}: {place.size:,} bytes, or outside of the file; {stored} of shape {shape} has {nbytes:,}"
             )
-        return Stored(stored, shape, self._base + place.address, nbytes, 0, kind.big_endian)
+        return StoredItems(stored, shape, self._base + place.address, nbytes, 0, kind.big_endian)
 
     def _chunks(
         self, place: DatasetLayout, shape: tuple[int, ...], itemsize: int, pipeline: tuple[int, ...], what: str

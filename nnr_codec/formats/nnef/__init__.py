@@ -31,7 +31,7 @@ from ...topology.channels import find_channels
 from .. import FormatWarning, announce, check_topology, described, listed
 from .container import Container, is_container, open_container
 from .dataflow import flow
-from .graph import Graph, parse_graph, with_shapes
+from .graph import NnefGraph, parse_graph, with_shapes
 from .labels import GRAPH, QUANT, is_hidden, label_paths, present_paths
 from .lexer import check_text
 from .quant import doubtful, identifiers_of, read_quantization
@@ -253,7 +253,7 @@ def _present(labels: tuple[str, ...], paths: dict[str, str], names: frozenset[st
 
 
 def _headers(
-    container: Container, wanted: dict[str, Variable], graph: Graph, budget: Budget
+    container: Container, wanted: dict[str, Variable], graph: NnefGraph, budget: Budget
 ) -> dict[str, TensorFileHeader]:
     """Check the header of every required tensor file."""
     headers: dict[str, TensorFileHeader] = {}
@@ -266,7 +266,7 @@ def _headers(
     return headers
 
 
-def _check_fit(header: TensorFileHeader, variable: Variable, graph: Graph, path: str) -> None:
+def _check_fit(header: TensorFileHeader, variable: Variable, graph: NnefGraph, path: str) -> None:
     if header.shape != variable.shape:
         raise FormatError(f"{path} has shape {header.shape}; {GRAPH}:{graph.line(variable)} says {variable.shape}")
     if header.data_type != variable.dtype:
@@ -323,7 +323,7 @@ def _outputs(model: Model, *, portable: bool = False) -> Iterator[Output]:
 
 
 def _generate(
-    model: Model, texts: dict[str, bytes], sources: dict[str, tuple[str, Variable]], graph: Graph
+    model: Model, texts: dict[str, bytes], sources: dict[str, tuple[str, Variable]], graph: NnefGraph
 ) -> Iterator[Output]:
     announce(model, [sources[path][0] for path in sorted(sources)])
     for path in sorted([*texts, *sources]):
@@ -353,7 +353,7 @@ def _write_directory(folder: Path, outputs: Iterator[Output]) -> None:
                 write_content(file)
 
 
-def _fit(array: Array, variable: Variable, graph: Graph, *, headed: bool) -> Array:
+def _fit(array: Array, variable: Variable, graph: NnefGraph, *, headed: bool) -> Array:
     """Return the array with the shape and a dtype that its variable permits.
 
     If the header of its source file is known (``headed``), booleans may be integers of 8 bits.

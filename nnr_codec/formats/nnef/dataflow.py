@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ...topology import graph as topology
 from ...topology.graph import Tensor, Value
-from .graph import Graph
+from .graph import NnefGraph
 from .operations import operations
 from .tree import (
     Array,
@@ -22,8 +22,8 @@ from .tree import (
     Identifier,
     Invocation,
     Literal,
-    Node,
     Operation,
+    SyntaxNode,
     Target,
     Tuple,
     Unary,
@@ -83,7 +83,7 @@ class Flow(topology.Graph):
     names: Mapping[str, Value] = field(default_factory=dict)
 
 
-def flow(graph: Graph, *, whole: bool = False) -> Flow:
+def flow(graph: NnefGraph, *, whole: bool = False) -> Flow:
     """Return the values of a graph; none where fragments make it too large.
 
     Operations are those of :data:`PARAMETERS`, or of all of NNEF for a ``whole`` graph, which takes longer.
@@ -100,7 +100,7 @@ _Names = dict[str, Value]
 
 
 class _Follower:
-    def __init__(self, graph: Graph, whole: bool) -> None:
+    def __init__(self, graph: NnefGraph, whole: bool) -> None:
         self.parameters = _declared() if whole else PARAMETERS
         self.variables = {variable.call: variable for variable in graph.variables}
         self.labels: dict[str, list[str]] = {}  # of each tensor, those that its variables have
@@ -112,7 +112,7 @@ class _Follower:
         self.unknown = Value()
         self.inlined_nodes = 0
 
-    def run(self, graph: Graph) -> _Names:
+    def run(self, graph: NnefGraph) -> _Names:
         names: _Names = {}
         self.body(graph.document.graph.body, names, 0)
         for result in graph.document.graph.results:
@@ -232,7 +232,7 @@ def _declared() -> Mapping[str, tuple[str, ...]]:
     }
 
 
-def _nodes(fragment: Fragment) -> Iterator[Node]:
+def _nodes(fragment: Fragment) -> Iterator[SyntaxNode]:
     """All that is gone through when a call of a fragment is replaced."""
     yield fragment
     for parameter in (*fragment.parameters, *fragment.results):

@@ -20,7 +20,7 @@ _PARAMETERS = ("shape", "label")
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class NnefGraph:
     """NNEF document, its variables in the order of the text, and the text."""
 
     document: Document
@@ -32,7 +32,7 @@ class Graph:
         return self.text.place(variable.call)[0]
 
 
-def parse_graph(data: bytes, limits: Limits | None = None, source: str = "graph.nnef") -> Graph:
+def parse_graph(data: bytes, limits: Limits | None = None, source: str = "graph.nnef") -> NnefGraph:
     """Read an NNEF document.
 
     Parameters
@@ -67,10 +67,10 @@ def parse_graph(data: bytes, limits: Limits | None = None, source: str = "graph.
         else:
             variables.append(_variable(identifier, call, text, limits))
     _check_shared(variables, text)
-    return Graph(document, tuple(variables), text)
+    return NnefGraph(document, tuple(variables), text)
 
 
-def with_shapes(data: bytes, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> bytes:
+def with_shapes(data: bytes, graph: NnefGraph, shapes: Mapping[str, Sequence[int]]) -> bytes:
     """Return the document with other shapes for the variables of some labels (case is ignored); the rest is unchanged.
 
     In a shape that is a list of numbers, only the numbers that differ are replaced; any other expression is replaced by

@@ -18,9 +18,9 @@ from .tree import (
     Identifier,
     Invocation,
     Literal,
-    Node,
     Operation,
     Subscript,
+    SyntaxNode,
     Tuple,
     Unary,
 )
@@ -54,7 +54,7 @@ class Inference(ABC):
         self.scope: dict[str, Type] = {}
         self.unknown: set[str] = set()
 
-    def tell(self, rule: str, message: str, node: Node, clause: str = "") -> None:
+    def tell(self, rule: str, message: str, node: SyntaxNode, clause: str = "") -> None:
         """Add a finding at a node."""
         if self.findings.admit(rule):
             self.findings.add(rule, message, self.text.source, *self.text.place(node.start), clause)
@@ -106,17 +106,17 @@ class Inference(ABC):
             case Invocation():
                 return self.invocation(expression)
 
-    def expect(self, given: Type, wanted: Type, node: Node) -> None:
+    def expect(self, given: Type, wanted: Type, node: SyntaxNode) -> None:
         if not castable(given, wanted):
             self.tell("expression-type", f"{spelled(given)} where {spelled(wanted)} is asked for", node)
 
-    def unify(self, one: Type, other: Type, node: Node) -> Type:
+    def unify(self, one: Type, other: Type, node: SyntaxNode) -> Type:
         type_, found = common(one, other)
         if not found:
             self.tell("expression-type", f"{spelled(one)} and {spelled(other)} have no common type", node)
         return type_
 
-    def unary(self, operator: str, type_: Type, node: Node) -> Type:
+    def unary(self, operator: str, type_: Type, node: SyntaxNode) -> Type:
         wanted = "logical" if operator == "!" else "scalar"
         if isinstance(type_, TensorOf):
             self.expect(type_, TensorOf(wanted), node)
@@ -126,7 +126,7 @@ class Inference(ABC):
         self.expect(type_, wanted, node)
         return None if type_ is None else wanted
 
-    def binary(self, operator: str, left: Type, right: Type, node: Node) -> Type:
+    def binary(self, operator: str, left: Type, right: Type, node: SyntaxNode) -> Type:
         if None in (left, right) or GENERIC in (left, right):
             return None
         if operator == "in":
@@ -153,7 +153,7 @@ class Inference(ABC):
             return "logical" if is_test else None
         return "logical" if is_test else left
 
-    def _mismatch(self, operator: str, left: Type, right: Type, node: Node) -> None:
+    def _mismatch(self, operator: str, left: Type, right: Type, node: SyntaxNode) -> None:
         self.tell("expression-type", f"{operator!r} between {spelled(left)} and {spelled(right)}", node)
 
     def comprehension(self, expression: Comprehension) -> Type:
@@ -187,7 +187,7 @@ class Inference(ABC):
         self.tell("expression-type", f"a subscript of {spelled(type_)} that it does not have", expression)
         return None
 
-    def builtin(self, function: str, type_: Type, node: Node) -> Type:
+    def builtin(self, function: str, type_: Type, node: SyntaxNode) -> Type:
         if function == "shape_of":
             return SHAPE
         if function in PRIMITIVES:

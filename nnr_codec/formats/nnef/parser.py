@@ -25,7 +25,6 @@ from .tree import (
     Comprehension,
     Conditional,
     Document,
-    Entry,
     Expression,
     Extension,
     Fragment,
@@ -36,6 +35,7 @@ from .tree import (
     Operation,
     Parameter,
     Primitive,
+    QuantEntry,
     Subscript,
     Target,
     TensorType,
@@ -118,7 +118,9 @@ def parse_fragments(data: bytes, limits: Limits | None = None, source: str = "st
     return fragments
 
 
-def parse_quantization(data: bytes, limits: Limits | None = None, source: str = "graph.quant") -> tuple[Entry, ...]:
+def parse_quantization(
+    data: bytes, limits: Limits | None = None, source: str = "graph.quant"
+) -> tuple[QuantEntry, ...]:
     """Parse a quantization file, with any line structure; errors are those of :func:`parse`."""
     parser = _parser(data, limits, source)
     parser.clause = "5.3"
@@ -172,14 +174,14 @@ class _Parser(Lexer):
         if self.token.kind != "end":
             self.refuse(f"expected the end of the document, found {self.found()}", "3.2.4")
 
-    def entry(self) -> Entry:
+    def entry(self) -> QuantEntry:
         if self.token.kind != "string":
             self.refuse(f"expected a tensor in quotes, found {self.found()}")
         tensor = self.literal()
         self.expect(":")
         call = self.invocation(self.identifier())
         self.expect(";")
-        return Entry(tensor.start, self.last_end, str(tensor.value), call)
+        return QuantEntry(tensor.start, self.last_end, str(tensor.value), call)
 
     def extension(self) -> Extension:
         start, after = self.token.start, self.token.end

@@ -13,14 +13,14 @@ from ...limits import Limits
 from .labels import QUANT
 from .lexer import Text
 from .parser import parse_quantization
-from .tree import Document, Entry, Identifier, Variable, walk
+from .tree import Document, Identifier, QuantEntry, Variable, walk
 
 
 @dataclass(frozen=True)
 class Quantization:
     """Entries of a ``graph.quant`` in order, and its text."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[QuantEntry, ...]
     text: Text
 
     @property
@@ -51,7 +51,7 @@ def read_quantization(data: bytes, limits: Limits | None = None, source: str = Q
     return Quantization(parse_quantization(data, limits, source), Text(data, source, "5.3"))
 
 
-def doubtful(quantization: Quantization, identifiers: Iterable[str]) -> Iterator[tuple[str, str, Entry]]:
+def doubtful(quantization: Quantization, identifiers: Iterable[str]) -> Iterator[tuple[str, str, QuantEntry]]:
     """Yield the entries that are useless for a graph with these identifiers: violated rule, message, entry."""
     known, seen = frozenset(identifiers), set()
     for entry in quantization.entries:

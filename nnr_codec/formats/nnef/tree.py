@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class SyntaxNode:
     """Part of the text, from ``start`` to before ``end``."""
 
     start: int
@@ -21,35 +21,35 @@ class Node:
 
 
 @dataclass(slots=True, eq=False)
-class Identifier(Node):
+class Identifier(SyntaxNode):
     """Identifier, which is never a keyword."""
 
     name: str
 
 
 @dataclass(slots=True, eq=False)
-class Literal(Node):
+class Literal(SyntaxNode):
     """Number without sign (int or float as written), string with escapes resolved, or logical."""
 
     value: bool | int | float | str
 
 
 @dataclass(slots=True, eq=False)
-class Array(Node):
+class Array(SyntaxNode):
     """``[a, b]``, on either side of an assignment."""
 
     items: tuple[Expression, ...]
 
 
 @dataclass(slots=True, eq=False)
-class Tuple(Node):
+class Tuple(SyntaxNode):
     """``(a, b)``, or ``a, b`` in an assignment, on either side; at least two items."""
 
     items: tuple[Expression, ...]
 
 
 @dataclass(slots=True, eq=False)
-class Unary(Node):
+class Unary(SyntaxNode):
     """``+``, ``-`` or ``!`` before an operand; also used for negative numbers."""
 
     operator: str
@@ -57,7 +57,7 @@ class Unary(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Operation(Node):
+class Operation(SyntaxNode):
     """Operands joined by binary operators of one precedence, from left to right: one operand more than operators.
 
     The words ``and`` and ``or`` of the grammar are ``&&`` and ``||`` here.
@@ -68,7 +68,7 @@ class Operation(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Conditional(Node):
+class Conditional(SyntaxNode):
     """``value if condition else otherwise``."""
 
     value: Expression
@@ -77,7 +77,7 @@ class Conditional(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Comprehension(Node):
+class Comprehension(SyntaxNode):
     """``[for iterator in array, ... if condition yield item]``."""
 
     iterators: tuple[tuple[Identifier, Expression], ...]
@@ -86,7 +86,7 @@ class Comprehension(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Subscript(Node):
+class Subscript(SyntaxNode):
     """``value[first]``, or ``value[first:last]`` if ``is_range``; both bounds are optional."""
 
     value: Expression
@@ -96,7 +96,7 @@ class Subscript(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Builtin(Node):
+class Builtin(SyntaxNode):
     """``shape_of``, ``length_of``, ``range_of`` or the name of a primitive type, with its argument."""
 
     function: str
@@ -104,7 +104,7 @@ class Builtin(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Argument(Node):
+class Argument(SyntaxNode):
     """Argument; ``name`` is None for a positional one."""
 
     name: Identifier | None
@@ -112,7 +112,7 @@ class Argument(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Invocation(Node):
+class Invocation(SyntaxNode):
     """``operation<generic>(arguments)``; ``generic`` is a type name, ``"?"``, or empty."""
 
     operation: Identifier
@@ -138,28 +138,28 @@ Target: TypeAlias = Identifier | Array | Tuple
 
 
 @dataclass(slots=True, eq=False)
-class Primitive(Node):
+class Primitive(SyntaxNode):
     """``integer``, ``scalar``, ``logical``, ``string`` or ``?``; and ``tensor`` alone, as in the grammar."""
 
     name: str
 
 
 @dataclass(slots=True, eq=False)
-class TensorType(Node):
+class TensorType(SyntaxNode):
     """``tensor<item>``; ``item`` is empty for ``tensor<>``."""
 
     item: str
 
 
 @dataclass(slots=True, eq=False)
-class ArrayType(Node):
+class ArrayType(SyntaxNode):
     """``item[]``."""
 
     item: Type
 
 
 @dataclass(slots=True, eq=False)
-class TupleType(Node):
+class TupleType(SyntaxNode):
     """``(a, b)``."""
 
     items: tuple[Type, ...]
@@ -169,7 +169,7 @@ Type: TypeAlias = Primitive | TensorType | ArrayType | TupleType
 
 
 @dataclass(slots=True, eq=False)
-class Assignment(Node):
+class Assignment(SyntaxNode):
     """``target = value;``."""
 
     target: Target
@@ -177,7 +177,7 @@ class Assignment(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Variable(Node):
+class Variable(SyntaxNode):
     """``variable`` of a graph (NNEF 1.0, 4.1.3).
 
     In the body of a graph, one such node replaces an :class:`Assignment` with 12 nodes of the usual form, because a
@@ -207,7 +207,7 @@ class Variable(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Parameter(Node):
+class Parameter(SyntaxNode):
     """Parameter or result of a fragment; only parameters have defaults, which consist of literals."""
 
     name: Identifier
@@ -216,7 +216,7 @@ class Parameter(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Fragment(Node):
+class Fragment(SyntaxNode):
     """Fragment; ``body`` is None if it is only declared.
 
     ``generic`` is True for ``<?>``, and ``generic_default`` is the type name of ``<? = type>`` or empty.
@@ -231,7 +231,7 @@ class Fragment(Node):
 
 
 @dataclass(slots=True, eq=False)
-class GraphDefinition(Node):
+class GraphDefinition(SyntaxNode):
     """Graph definition."""
 
     name: Identifier
@@ -241,7 +241,7 @@ class GraphDefinition(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Extension(Node):
+class Extension(SyntaxNode):
     """``extension text;``: names separated by blanks or commas, or any text of a vendor."""
 
     text: str
@@ -253,7 +253,7 @@ class Extension(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Document(Node):
+class Document(SyntaxNode):
     """Complete document; ``version`` is as written."""
 
     version: str
@@ -263,7 +263,7 @@ class Document(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Entry(Node):
+class QuantEntry(SyntaxNode):
     """``"tensor": operation(arguments);`` of a ``graph.quant`` (NNEF 1.0, 5.3)."""
 
     tensor: str

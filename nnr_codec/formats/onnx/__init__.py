@@ -21,13 +21,13 @@ from ...topology.channels import find_channels
 from .. import opened_file, state
 from ..companion_files import neighbour, opened
 from ..lazy import LazyTensors
-from ..protobuf import LENGTH, VARINT, Source, without_zero
+from ..protobuf import LENGTH, VARINT, MessageSource, without_zero
 from .dataflow import BROADCASTS, flow
 from .external import find
 from .graph import read_graph
 from .layout import Layout, Slot
 from .shapes import with_shapes
-from .tensor import Entry
+from .tensor import ItemLocation
 from .writing import plan, write_plan
 
 NAME = "onnx"
@@ -57,12 +57,12 @@ def recognise(source: Path | BinaryIO) -> bool:
         return False
     with opened_file(source) as file:
         try:
-            return _begins_well(Source(file, Limits()))
+            return _begins_well(MessageSource(file, Limits()))
         except (FormatError, LimitError):
             return False
 
 
-def _begins_well(source: Source) -> bool:
+def _begins_well(source: MessageSource) -> bool:
     at = 0
     key, at = source.varint(at, source.size)
     version, at = source.varint(at, source.size)
@@ -96,7 +96,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
         The file exceeds the limits.
     """
     with opened_file(source) as file:
-        parsed = Source(file, limits)
+        parsed = MessageSource(file, limits)
         limits.check("max_archive_bytes", parsed.size, "bytes of the file")
         layout = read_graph(parsed, limits).layout
         topology = _topology(parsed, layout, limits)
@@ -114,17 +114,17 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
     """Read a model without its data, which may be missing; errors are those of :func:`load`."""
     with opened_file(source) as file:
-        parsed = Source(file, limits)
+        parsed = MessageSource(file, limits)
         return _topology(parsed, read_graph(parsed, limits).layout, limits)
 
 
-def _topology(source: Source, layout: Layout, limits: Limits) -> Topology:
+def _topology(source: MessageSource, layout: Layout, limits: Limits) -> Topology:
     parts, size = layout.composed(layout.emptied())
     limits.check("max_topology_bytes", size, "bytes of the model without its data")
     return Topology(NAME, b"".join(data for data, _ in layout.joined(source.read, parts)))
 
 
-def _entry(slot: Slot, budget: Budget, file: int = 0) -> Entry:
+def _entry(slot: Slot, budget: Budget, file: int = 0) -> ItemLocation:
     """Return the location of a tensor; FormatError if it has no data or an unsupported type, LimitError."""
     what, items = f"tensor {slot.name[:80]!a}", slot.items
     if slot.place is None:
@@ -135,10 +135,10 @@ def _entry(slot: Slot, budget: Budget, file: int = 0) -> Entry:
     except MissingDependencyError as error:
         error.within(what, tensor=slot.name)
         raise
-    return Entry(items.type, items.shape, slot.place.start, slot.place.nbytes, file, items.field)
+    return ItemLocation(items.type, items.shape, slot.place.start, slot.place.nbytes, file, items.field)
 
 
-def _read(file: BinaryIO, slot: Slot, entry: Entry) -> Array:
+def _read(file: BinaryIO, slot: Slot, entry: ItemLocation) -> Array:
     what = f"tensor {slot.name[:80]!a}"
     if slot.place and slot.place.location:
         raise FormatError(f"{what}: its data are in another file; give the path of the model, not its content")
@@ -201,7 +201,7 @@ def owns(topology: Topology) -> bool:
 def wiring(topology: Topology) -> Wiring:
     """Return the information of a model without data about its tensors; FormatError or LimitError if it is
     malformed."""
-    graph = read_graph(Source(without_zero(topology.data), Limits()), Limits())
+    graph = read_graph(MessageSource(without_zero(topology.data), Limits()), Limits())
     slots = graph.layout.slots
     return Wiring(
         {slot.name: slot.items.shape for slot in slots},
@@ -216,7 +216,7 @@ def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple
     Raises FormatError or LimitError for a malformed model.
     """
     data = without_zero(topology.data)
-    graph = read_graph(Source(data, Limits()), Limits(), whole=True)
+    graph = read_graph(MessageSource(data, Limits()), Limits(), whole=True)
     if shapes:
-        graph = read_graph(Source(with_shapes(data, graph, shapes), Limits()), Limits(), whole=True)
+        graph = read_graph(MessageSource(with_shapes(data, graph, shapes), Limits()), Limits(), whole=True)
     return find_channels(flow(graph)) if graph.opset >= BROADCASTS else ()

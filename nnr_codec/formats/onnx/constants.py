@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .proto import Constant
+from .proto import ConstantTensor
 
 # Items of a result and inputs of an operation.
 _MOST = 64
@@ -18,7 +18,7 @@ Integers = npt.NDArray[np.int64]
 _Attributes = Mapping[str, Any]
 
 
-def evaluate(operation: str, attributes: _Attributes, inputs: Sequence[Constant | None]) -> Constant | None:
+def evaluate(operation: str, attributes: _Attributes, inputs: Sequence[ConstantTensor | None]) -> ConstantTensor | None:
     """Return what an operation gives for constants; None where they are unknown, no integers or too many."""
     rule = _RULES.get(operation)
     if rule is None or not 0 < len(inputs) <= _MOST:
@@ -32,7 +32,7 @@ def evaluate(operation: str, attributes: _Attributes, inputs: Sequence[Constant 
         found = rule(attributes, *arrays)
     except (IndexError, KeyError, OverflowError, TypeError, ValueError):
         return None
-    return Constant(found.shape, tuple(found.reshape(-1).tolist())) if found.size <= _MOST else None
+    return ConstantTensor(found.shape, tuple(found.reshape(-1).tolist())) if found.size <= _MOST else None
 
 
 def _full(attributes: _Attributes, shape: Integers) -> Integers:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from ...topology import graph as topology
 from ...topology.graph import Tensor, Value, integers
 from .constants import evaluate
-from .graph import Graph, Node
+from .graph import OnnxGraph, OnnxNode
 
 #: Of BatchNormalization, as it holds it.
 EPSILON = float(struct.unpack("<f", struct.pack("<f", 1e-5))[0])
@@ -26,13 +26,13 @@ _MAX_RANK = 32
 _Made = tuple[str, dict[str, Value]]
 
 
-def flow(graph: Graph) -> topology.Graph:
+def flow(graph: OnnxGraph) -> topology.Graph:
     """Return the values of a graph, which may have been read in part."""
     return topology.Graph(_Follower(graph).run(), aligns_last=True)
 
 
 class _Follower:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: OnnxGraph) -> None:
         self.graph, self.opset = graph, graph.opset
         replaceable = graph.inputs if graph.ir_version >= _REPLACEABLE else set()
         self.slots = {name: slot for name, slot in graph.values.items() if name not in replaceable}
@@ -63,7 +63,7 @@ class _Follower:
         """Return whether a tensor or a constant of the model has a name."""
         return name in self.slots or name in self.constants
 
-    def node(self, node: Node, outputs: list[Value]) -> None:
+    def node(self, node: OnnxNode, outputs: list[Value]) -> None:
         """Follow a node that has a rule and one output."""
         rule = _RULES.get(node.operation)
         target, *others = outputs or [Value()]
@@ -106,7 +106,7 @@ class _Follower:
             return self.slots[name].items.shape
         return self.constants[name].shape if name in self.constants else None
 
-    def integers(self, node: Node, attribute: str, place: int) -> list[int] | None:
+    def integers(self, node: OnnxNode, attribute: str, place: int) -> list[int] | None:
         """Return those of an attribute, or of a constant input, as newer versions have it; None if they are unknown."""
         told = node.attributes.get(attribute)
         if told is None:
@@ -115,7 +115,7 @@ class _Follower:
         return told if isinstance(told, list) and 0 < len(told) <= 2 * _MAX_RANK else None
 
     # -------------------------------------------------------------------------------------------- operations
-    def conv(self, node: Node) -> _Made | None:
+    def conv(self, node: OnnxNode) -> _Made | None:
         weight, bias, groups = _input(node, 1), _input(node, 2), node.attributes.get("group", 1)
         if not weight or len(node.outputs) != 1 or not isinstance(groups, int):
             return None
@@ -129,7 +129,7 @@ class _Follower:
             inputs["groups"] = Value(constant=0 if is_alone else -1)
         return "deconv" if node.operation == "ConvTranspose" else "conv", inputs
 
-    def gemm(self, node: Node) -> _Made | None:
+    def gemm(self, node: OnnxNode) -> _Made | None:
         """Return a product of matrices, and the sum with a bias, which is broadcast."""
         if not _input(node, 1) or len(node.outputs) != 1:
             return None
@@ -141,7 +141,7 @@ class _Follower:
         product = self.add("matmul", inputs)
         return "add" if is_plain else "elementwise", {"x": product, "y": self.value(node.inputs[2])}
 
-    def norm(self, node: Node) -> _Made | None:
+    def norm(self, node: OnnxNode) -> _Made | None:
         epsilon = node.attributes.get("epsilon", EPSILON)
         is_spatial = node.attributes.get("spatial", 1) == 1  # one mean for each channel, as always since opset 9
         if self.opset < BROADCASTS or node.attributes.get("training_mode", 0) or not is_spatial:
@@ -151,7 +151,7 @@ class _Follower:
         inputs = dict(zip(("input", "scale", "offset", "mean", "variance"), map(self.value, node.inputs), strict=True))
         return "batch_normalization", {**inputs, "epsilon": Value(constant=epsilon)}
 
-    def elementwise(self, node: Node) -> _Made | None:
+    def elementwise(self, node: OnnxNode) -> _Made | None:
         """Return an operation on the numbers of any number of values."""
         return (
             ("elementwise", {str(k): self.value(name) for k, name in enumerate(node.inputs)})
@@ -159,7 +159,7 @@ class _Follower:
             else None
         )
 
-    def concat(self, node: Node) -> _Made | None:
+    def concat(self, node: OnnxNode) -> _Made | None:
         axis = node.attributes.get("axis")
         if not all(node.inputs) or not isinstance(axis, int):
             return None
@@ -168,7 +168,7 @@ class _Follower:
         values.items = items
         return "concat", {"values": values, "axis": Value(constant=axis)}
 
-    def reduce(self, node: Node) -> _Made | None:
+    def reduce(self, node: OnnxNode) -> _Made | None:
         axes = self.integers(node, "axes", 1)
         if axes is None:
             return None
@@ -177,7 +177,7 @@ class _Follower:
             return "mean_reduce", inputs
         return "squeeze", {"input": self.add("mean_reduce", inputs), "axes": inputs["axes"]}
 
-    def pad(self, node: Node) -> _Made | None:
+    def pad(self, node: OnnxNode) -> _Made | None:
         pads = self.integers(node, "pads", 1)
         if pads is None or _input(node, 3):
             return None
@@ -188,7 +188,7 @@ class _Follower:
             inputs["border"] = Value()
         return "pad", inputs
 
-    def resize(self, node: Node) -> _Made | None:
+    def resize(self, node: OnnxNode) -> _Made | None:
         """Return a resampling by factors; those that are tensors of the model are 1 for the first two dimensions."""
         is_old, axes = len(node.inputs) == 2, node.attributes.get("axes")
         scales = _input(node, 1 if is_old else 2)
@@ -206,13 +206,13 @@ class _Follower:
             inputs["axes"] = integers(axes)
         return "nearest_upsample", inputs
 
-    def flatten(self, node: Node) -> _Made | None:
+    def flatten(self, node: OnnxNode) -> _Made | None:
         axis = node.attributes.get("axis", 1)
         if not isinstance(axis, int):
             return None
         return "flatten", {"input": self.value(node.inputs[0]), "axis": Value(constant=axis)}
 
-    def transpose(self, node: Node) -> _Made:
+    def transpose(self, node: OnnxNode) -> _Made:
         order, shape = node.attributes.get("perm"), self.shape(node.inputs[0])
         inputs = {"input": self.value(node.inputs[0])}
         if isinstance(order, list):
@@ -222,18 +222,18 @@ class _Follower:
         return "transpose", inputs
 
 
-def _input(node: Node, place: int) -> str:
+def _input(node: OnnxNode, place: int) -> str:
     """Return the name of an input; empty where it is left out."""
     return node.inputs[place] if place < len(node.inputs) else ""
 
 
-_Rule = Callable[[_Follower, Node], "_Made | None"]
+_Rule = Callable[[_Follower, OnnxNode], "_Made | None"]
 
 
 def _plain(operation: str, *names: str, is_exact: bool = True) -> _Rule:
     """Return the rule of an operation of operands alone; there may be scalars behind them unless it ``is_exact``."""
 
-    def rule(follower: _Follower, node: Node) -> _Made | None:
+    def rule(follower: _Follower, node: OnnxNode) -> _Made | None:
         if (is_exact and len(node.inputs) != len(names)) or not all(node.inputs[: len(names)]):
             return None
         return operation, dict(zip(names, map(follower.value, node.inputs), strict=False))
@@ -244,7 +244,7 @@ def _plain(operation: str, *names: str, is_exact: bool = True) -> _Rule:
 def _listed(operation: str, name: str, place: int = 1) -> _Rule:
     """Return the rule of an operation of an operand and some integers, an attribute or input of this place."""
 
-    def rule(follower: _Follower, node: Node) -> _Made | None:
+    def rule(follower: _Follower, node: OnnxNode) -> _Made | None:
         found = follower.integers(node, name, place)
         # With this attribute of Reshape, 0 is no extent that stays as it is.
         if found is None or node.attributes.get("allowzero", 0):

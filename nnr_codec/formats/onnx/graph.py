@@ -1,13 +1,13 @@
-"""Finds the tensors of a serialized ModelProto, and names them.
+"""Tensors of a serialized ModelProto, and their names.
 
-Taken out are initializers and the values of Constant nodes, dense and sparse ones, of the graph, of graphs in it and of
-functions, and of graphs for training: where they have items in ``raw_data``, in the field of their type or in another
-file. What says structure rather than weights stays: scalars, and up to 16 integers or booleans, or items of a Constant.
-So does what is no tensor of :data:`.tensor.TYPES`, or not as serializers of protocol buffers write it.
+Tensors are initializers and the values of Constant nodes, dense and sparse, of the graph, its subgraphs, functions and
+training graphs, if their items are in ``raw_data``, in the field of their type or in another file. Values that describe
+structure stay in the graph: scalars, up to 16 integers or booleans, and up to 16 items of a Constant. Types outside
+:data:`.tensor.TYPES` and encodings that no protocol buffer serializer writes stay as well.
 
-Initializers are named as they are, Constants by their output, indices of sparse ones by an ending. Names in inner
-graphs follow those of the node and of the attribute, names in functions that of the function; where a name is there
-already, a number is added.
+Initializers keep their names; a Constant has the name of its output, and the indices of a sparse tensor a suffix. Names
+in subgraphs are prefixed by node and attribute, names in functions by the function. A number makes repeated names
+unique.
 """
 
 from __future__ import annotations
@@ -20,9 +20,19 @@ from functools import partial
 
 from ...errors import FormatError
 from ...limits import Budget, Limits
-from ..protobuf import FIXED32, LENGTH, VARINT, Field, Source, signed
+from ..protobuf import FIXED32, LENGTH, VARINT, Field, MessageSource, signed
 from .layout import Layout, Length, Slot
-from .proto import Constant, check_inside, constant_of, extents_of, integers, number, once, patches_of, read_tensor
+from .proto import (
+    ConstantTensor,
+    check_inside,
+    constant_of,
+    extents_of,
+    integers,
+    number,
+    once,
+    patches_of,
+    read_tensor,
+)
 
 #: Operations that blocks are made of.
 FOLLOWED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "BatchNormalization", "Transpose")
@@ -72,7 +82,7 @@ _VALUE_NAME, _TENSOR_NAME, _VALUES, _INDICES, _OPSET_DOMAIN, _OPSET_VERSION = 1,
 
 
 @dataclass
-class Node:
+class OnnxNode:
     """An operation of the outer graph, without a name where it is none of ONNX."""
 
     operation: str = ""
@@ -82,13 +92,13 @@ class Node:
 
 
 @dataclass
-class Graph:
+class OnnxGraph:
     """A model as far as it is followed.
 
     Parameters
     ----------
     layout : Layout
-    nodes : list of Node
+    nodes : list of OnnxNode
         Of the outer graph, in order: those of :data:`FOLLOWED`, or all.
     values : dict of str to Slot
         The dense tensors of the outer graph by the names that its nodes know them by.
@@ -96,7 +106,7 @@ class Graph:
         How often each value is used, in all graphs, as an output of a graph as well.
     inputs : set of str
         Of the outer graph.
-    constants : dict of str to Constant
+    constants : dict of str to ConstantTensor
         The tensors of the outer graph that stay in it and have few items, where all nodes are asked for.
     extents : dict of str to tuple of int
         The declared shapes of the inputs, where all nodes are asked for; 0 for what is not known of them.
@@ -104,17 +114,17 @@ class Graph:
     """
 
     layout: Layout
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[OnnxNode] = field(default_factory=list)
     values: dict[str, Slot] = field(default_factory=dict)
     uses: Counter[str] = field(default_factory=Counter)
     inputs: set[str] = field(default_factory=set)
-    constants: dict[str, Constant] = field(default_factory=dict)
+    constants: dict[str, ConstantTensor] = field(default_factory=dict)
     extents: dict[str, tuple[int, ...]] = field(default_factory=dict)
     ir_version: int = 0
     opset: int = 0
 
 
-def read_graph(source: Source, limits: Limits, *, whole: bool = False) -> Graph:
+def read_graph(source: MessageSource, limits: Limits, *, whole: bool = False) -> OnnxGraph:
     """Go through a model; of the outer graph all nodes are kept if it is asked for as a ``whole``.
 
     Raises
@@ -131,9 +141,9 @@ def read_graph(source: Source, limits: Limits, *, whole: bool = False) -> Graph:
 
 
 class _Walker:
-    def __init__(self, source: Source, limits: Limits, whole: bool) -> None:
+    def __init__(self, source: MessageSource, limits: Limits, whole: bool) -> None:
         self.source, self.limits, self.budget, self.whole = source, limits, Budget(limits), whole
-        self.graph = Graph(Layout(source.size))
+        self.graph = OnnxGraph(Layout(source.size))
         self.nodes = 0
         self.taken: Counter[str] = Counter()
 
@@ -252,7 +262,7 @@ class _Walker:
             elif part.number in (_Node.NAME, _Node.OP_TYPE, _Node.DOMAIN):
                 once(seen, part)
         text = self.source.text
-        node = Node("", [text(part) for part in inputs], [text(part) for part in outputs])
+        node = OnnxNode("", [text(part) for part in inputs], [text(part) for part in outputs])
         uses = self.graph.uses
         for value in node.inputs:
             uses[value] = uses.get(value, 0) + 1  # Counter.update takes longer than the few inputs of a node
@@ -273,10 +283,10 @@ class _Walker:
             )
             self.within(attribute, walk)
 
-    def attribute(self, found: Field, node: Node | None, path: str, constant: str | None, depth: int) -> None:
+    def attribute(self, found: Field, node: OnnxNode | None, path: str, constant: str | None, depth: int) -> None:
         """An AttributeProto of a node that is followed, or in whose graphs names begin with ``path``.
 
-        ``constant`` is the name of a Constant's value.
+        ``constant`` is the name of a ConstantTensor's value.
         """
         seen: dict[int, Field] = {}
         numbers: list[Field] = []

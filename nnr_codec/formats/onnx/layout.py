@@ -86,7 +86,7 @@ class Other:
 Patch = Length | Slot | Location | Other
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """Replacement of a patch: ``head``, followed by ``nbytes`` of items."""
 
     head: bytes
@@ -105,11 +105,11 @@ class Layout:
         """Removed tensors, in order."""
         return [patch for patch in self.patches if isinstance(patch, Slot)]
 
-    def emptied(self) -> list[Part]:
+    def emptied(self) -> list[FilePart]:
         """Return the replacements for a model without items; lengths are computed by :meth:`composed`."""
         return [_emptied(patch) for patch in self.patches]
 
-    def composed(self, parts: Sequence[Part]) -> tuple[list[Part], int]:
+    def composed(self, parts: Sequence[FilePart]) -> tuple[list[FilePart], int]:
         """Return the parts with updated length fields, and the total size."""
         found, patches = list(parts), self.patches
         starts = [patch.start for patch in patches]
@@ -118,12 +118,14 @@ class Layout:
             patch = patches[place]
             if isinstance(patch, Length):
                 inner = growth[place + 1] - growth[bisect_left(starts, patch.end, place + 1)]
-                found[place] = Part(varint(patch.end - patch.stop + inner))
+                found[place] = FilePart(varint(patch.end - patch.stop + inner))
             head, nbytes = found[place]
             growth[place] = growth[place + 1] + len(head) + nbytes - (patch.stop - patch.start)
         return found, self.size + growth[0]
 
-    def joined(self, read: Callable[[int, int], bytes], parts: Sequence[Part]) -> Iterator[tuple[bytes, Patch | None]]:
+    def joined(
+        self, read: Callable[[int, int], bytes], parts: Sequence[FilePart]
+    ) -> Iterator[tuple[bytes, Patch | None]]:
         """Yield the bytes in order, read with ``read``; each range may be followed by items of a patch."""
         at = 0
         for patch, part in zip(self.patches, parts, strict=True):
@@ -133,37 +135,37 @@ class Layout:
 
 
 @cache
-def _empty(number: int) -> Part:
+def _empty(number: int) -> FilePart:
     """Return a field without items."""
-    return Part(message(number, b""))
+    return FilePart(message(number, b""))
 
 
-def _emptied(patch: Patch) -> Part:
+def _emptied(patch: Patch) -> FilePart:
     match patch:
         case Slot(external=external, items=items):
             return _empty(_EXTERNAL_DATA if external else items.field)
         case Location(slot=slot):
             return located(slot, slot.external)
         case Other(data=data):
-            return Part(data)
-    return Part(b"")
+            return FilePart(data)
+    return FilePart(b"")
 
 
-def located(slot: Slot, external: bool) -> Part:
+def located(slot: Slot, external: bool) -> FilePart:
     """Return the replacement of the field data_location."""
     # For an external tensor, the default value, which means the model's own file, can be omitted.
     there = external or not slot.external
-    return Part(varint(_DATA_LOCATION << 3) + varint(int(external)) if there else b"")
+    return FilePart(varint(_DATA_LOCATION << 3) + varint(int(external)) if there else b"")
 
 
-def inside(slot: Slot, nbytes: int) -> Part:
+def inside(slot: Slot, nbytes: int) -> FilePart:
     """Return a slot with ``nbytes`` of items in the model's own file."""
-    return Part(varint(slot.items.field << 3 | LENGTH) + varint(nbytes), nbytes)
+    return FilePart(varint(slot.items.field << 3 | LENGTH) + varint(nbytes), nbytes)
 
 
-def outside(slot: Slot, location: str, offset: int, nbytes: int) -> Part:
+def outside(slot: Slot, location: str, offset: int, nbytes: int) -> FilePart:
     """Return a slot with its items in another file."""
     told = (("location", location), ("offset", str(offset)), ("length", str(nbytes)))
     texts = (message(1, key.encode()) + message(2, text.encode()) for key, text in told)
     head = b"".join(message(_EXTERNAL_DATA, text) for text in texts)
-    return Part(head if slot.located else head + located(slot, True).head)
+    return FilePart(head if slot.located else head + located(slot, True).head)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import FormatError
 from ...limits import Limits
-from ..protobuf import LENGTH, LONGEST, VARINT, Field, Source, signed, unpacked
+from ..protobuf import LENGTH, LONGEST, VARINT, Field, MessageSource, signed, unpacked
 from .layout import Location, Other, Patch, Place, Slot
 from .tensor import DOUBLE_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, RAW_DATA, TYPES, UINT64_DATA, Items, items_of
 
@@ -32,7 +32,7 @@ _MAX_DIGITS = 19
 
 
 @dataclass(slots=True)
-class Tensor:
+class TensorProto:
     """Fields of a TensorProto, in file order.
 
     Parameters
@@ -59,9 +59,9 @@ class Tensor:
     is_strange: bool = False
 
 
-def read_tensor(source: Source, found: Field, limits: Limits) -> Tensor:
+def read_tensor(source: MessageSource, found: Field, limits: Limits) -> TensorProto:
     """Read a TensorProto without its items; FormatError, LimitError."""
-    tensor = Tensor()
+    tensor = TensorProto()
     for part in source.fields(found.body, found.end):
         if part.number == _DIMS:
             tensor.dims += (part,)
@@ -88,7 +88,7 @@ def read_tensor(source: Source, found: Field, limits: Limits) -> Tensor:
 
 
 def patches_of(
-    source: Source, tensor: Tensor, name: str, claim: Callable[[str], str], *, constant: bool
+    source: MessageSource, tensor: TensorProto, name: str, claim: Callable[[str], str], *, constant: bool
 ) -> list[Patch]:
     """Return the patches that remove the items of a tensor; empty if they stay.
 
@@ -125,21 +125,21 @@ def patches_of(
     return patches + [Location(part.start, part.end, slot) for part in tensor.locations]
 
 
-def check_inside(tensor: Tensor, what: str) -> None:
+def check_inside(tensor: TensorProto, what: str) -> None:
     """Raise FormatError if the items of a tensor that stays are in another file, which cannot be stored."""
     is_lost = tensor.is_external
     if is_lost:
         raise FormatError(f"{what}: its data are in another file, and cannot be carried")
 
 
-class Constant(NamedTuple):
+class ConstantTensor(NamedTuple):
     """Small tensor that stays in the topology: its shape, and its items if their type is in :data:`_READ`."""
 
     shape: tuple[int, ...]
     values: tuple[float, ...] = ()
 
 
-def constant_of(source: Source, tensor: Tensor) -> Constant | None:
+def constant_of(source: MessageSource, tensor: TensorProto) -> ConstantTensor | None:
     """Return the value of a tensor that :func:`patches_of` leaves in place; None if it is large, or not an array.
 
     Raises FormatError if the number of items does not match the shape.
@@ -151,14 +151,14 @@ def constant_of(source: Source, tensor: Tensor) -> Constant | None:
         return None
     items, what = items_of(TYPES[tensor.type].name, tensor.shape, found[0].number), f"tensor {tensor.name[:80]!a}"
     if items.type not in _READ:
-        return Constant(tensor.shape)
+        return ConstantTensor(tensor.shape)
     nbytes = found[0].end - found[0].body
     items.check_size(nbytes, what)
     array = items.read(io.BytesIO(source.read(found[0].body, found[0].end)), nbytes, what)
-    return Constant(tensor.shape, tuple(array.reshape(-1).tolist()))
+    return ConstantTensor(tensor.shape, tuple(array.reshape(-1).tolist()))
 
 
-def extents_of(source: Source, found: Field, limits: Limits) -> tuple[int, ...]:
+def extents_of(source: MessageSource, found: Field, limits: Limits) -> tuple[int, ...]:
     """Return the shape in a ValueInfoProto, with 0 for unknown extents; empty if it declares none."""
     path = path_to_shape(source, found)
     extents: list[int] = []
@@ -172,7 +172,7 @@ def extents_of(source: Source, found: Field, limits: Limits) -> tuple[int, ...]:
     return tuple(extents)
 
 
-def path_to_shape(source: Source, found: Field) -> list[Field]:
+def path_to_shape(source: MessageSource, found: Field) -> list[Field]:
     """Return TypeProto, TypeProto.Tensor and TensorShapeProto of a ValueInfoProto; empty unless each occurs once."""
     path: list[Field] = []
     for place in _TO_SHAPE:
@@ -188,7 +188,7 @@ def path_to_shape(source: Source, found: Field) -> list[Field]:
     return path
 
 
-def _inside(tensor: Tensor) -> tuple[Field, ...]:
+def _inside(tensor: TensorProto) -> tuple[Field, ...]:
     """Return the field with the items; empty if they are not in the usual form of protocol buffers."""
     known = (RAW_DATA, TYPES[tensor.type].field)
     is_plain = len(tensor.data) == 1 and tensor.data[0].wire == LENGTH and tensor.data[0].number in known
@@ -202,7 +202,7 @@ def _stays(items: Items, constant: bool) -> bool:
     return not items.shape
 
 
-def _external(tensor: Tensor, what: str) -> tuple[Field, ...]:
+def _external(tensor: TensorProto, what: str) -> tuple[Field, ...]:
     """Return the fields with the location in another file."""
     if tensor.data:
         raise FormatError(f"{what}: its data are in the model and in another file")
@@ -211,7 +211,7 @@ def _external(tensor: Tensor, what: str) -> tuple[Field, ...]:
     return tensor.entries
 
 
-def _place(source: Source, tensor: Tensor, items: Items, what: str) -> Place | None:
+def _place(source: MessageSource, tensor: TensorProto, items: Items, what: str) -> Place | None:
     """Return file and location of the items; None if they were removed."""
     if all(entry.body == entry.end for entry in tensor.entries):
         return None
@@ -223,7 +223,7 @@ def _place(source: Source, tensor: Tensor, items: Items, what: str) -> Place | N
     return Place(told["location"], _decimal(told.get("offset", "0"), f"{what}: offset"), length)
 
 
-def _entry(source: Source, found: Field) -> tuple[str, str]:
+def _entry(source: MessageSource, found: Field) -> tuple[str, str]:
     """Return key and value of a StringStringEntryProto."""
     if found.wire != LENGTH:
         raise FormatError(f"field {found.number} at byte {found.start} is no message")
@@ -247,7 +247,7 @@ def number(found: Field) -> int:
     return signed(found.value)
 
 
-def integers(source: Source, found: Field, most: int) -> list[int]:
+def integers(source: MessageSource, found: Field, most: int) -> list[int]:
     """Return the values of an integer field, packed or not, with at most ``most`` values."""
     if found.wire == VARINT:
         return [found.value]

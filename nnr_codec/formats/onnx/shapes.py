@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...limits import Limits
-from ..protobuf import LENGTH, VARINT, Field, Source, message, varint
-from .graph import Graph, Node
+from ..protobuf import LENGTH, VARINT, Field, MessageSource, message, varint
+from .graph import OnnxGraph, OnnxNode
 from .layout import Layout, Length, Other, Patch
 from .proto import path_to_shape
 
@@ -22,9 +22,9 @@ _VALUE_NAME, _SHAPE, _DIM, _DIM_VALUE, _DIMS = 1, 2, 1, 1, 1
 Shape = tuple[int, ...]
 
 
-def with_shapes(data: bytes, graph: Graph, shapes: Mapping[str, Shape]) -> bytes:
+def with_shapes(data: bytes, graph: OnnxGraph, shapes: Mapping[str, Shape]) -> bytes:
     """Return a model without items in which the named tensors have other shapes; the graph must be read completely."""
-    source = Source(data, Limits.unlimited())
+    source = MessageSource(data, Limits.unlimited())
     changes: set[Patch] = {patch for patch in graph.layout.patches if isinstance(patch, Length)}
     for slot in graph.layout.slots:
         if slot.name in shapes and slot.dims:
@@ -46,7 +46,9 @@ def with_shapes(data: bytes, graph: Graph, shapes: Mapping[str, Shape]) -> bytes
     return b"".join(part for part, _ in edited.joined(source.read, parts))
 
 
-def _grouped(source: Source, found: Field, node: Node, values: Mapping[str, tuple[Shape, Shape]]) -> Iterator[Patch]:
+def _grouped(
+    source: MessageSource, found: Field, node: OnnxNode, values: Mapping[str, tuple[Shape, Shape]]
+) -> Iterator[Patch]:
     """Yield the changes of a depthwise convolution whose number of filters has changed."""
     before, after = values.get(node.inputs[1], ((), ())) if len(node.inputs) > 1 else ((), ())
     groups = node.attributes.get("group", 1)
@@ -68,7 +70,7 @@ def _grouped(source: Source, found: Field, node: Node, values: Mapping[str, tupl
             yield from (Other(part.body, part.end, varint(count)) for part in told)
 
 
-def _declared(source: Source, found: Field, values: Mapping[str, tuple[Shape, Shape]]) -> Iterator[Patch]:
+def _declared(source: MessageSource, found: Field, values: Mapping[str, tuple[Shape, Shape]]) -> Iterator[Patch]:
     """Yield the changes of an input with the name of a tensor."""
     names = [source.text(part) for part in source.fields(found.body, found.end) if part.number == _VALUE_NAME]
     path = path_to_shape(source, found)

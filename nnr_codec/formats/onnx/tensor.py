@@ -208,7 +208,7 @@ def _join(items: npt.NDArray[np.unsignedinteger], bits: int) -> npt.NDArray[np.u
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(lazy.Entry):
+class ItemLocation(lazy.Entry):
     """Location of the items of a tensor.
 
     Parameters

@@ -14,9 +14,9 @@ from ...errors import FormatError
 from ...limits import Limits
 from ...model import Array, Model
 from .. import FormatWarning, announce, check_topology, described, listed, warn_of_loss
-from ..protobuf import Source, without_zero
-from .graph import Graph, read_graph
-from .layout import Layout, Location, Part, Slot, inside, located, outside
+from ..protobuf import MessageSource, without_zero
+from .graph import OnnxGraph, read_graph
+from .layout import FilePart, Layout, Location, Slot, inside, located, outside
 from .shapes import with_shapes
 
 #: Maximum size of a serialized message in bytes.
@@ -35,7 +35,7 @@ class Plan:
         The model without items.
     layout : Layout
         Layout of ``data``.
-    parts : list of Part
+    parts : list of FilePart
         Replacements of the patches.
     outside : frozenset of str
         Names of the tensors that go to another file.
@@ -45,7 +45,7 @@ class Plan:
 
     data: bytes
     layout: Layout
-    parts: list[Part]
+    parts: list[FilePart]
     outside: frozenset[str]
     sizes: Mapping[str, int]
 
@@ -84,11 +84,11 @@ def plan(model: Model, location: str | None) -> Plan:
     return Plan(data, layout, parts, chosen, sizes)
 
 
-def _read(data: bytes, *, whole: bool = False) -> Graph:
+def _read(data: bytes, *, whole: bool = False) -> OnnxGraph:
     """Parse a model without items; LimitError if it expands too much."""
     # The bytes were accepted before, but the parsed model may be many times as large.
     limits = replace(Limits.unlimited(), max_topology_bytes=max(len(data), Limits().max_topology_bytes))
-    return read_graph(Source(data, limits), limits, whole=whole)
+    return read_graph(MessageSource(data, limits), limits, whole=whole)
 
 
 def write_plan(found: Plan, model: Model, file: BinaryIO, other: BinaryIO | None) -> None:
@@ -107,7 +107,7 @@ def write_plan(found: Plan, model: Model, file: BinaryIO, other: BinaryIO | None
 
 def _parts(
     layout: Layout, sizes: Mapping[str, int], chosen: frozenset[str], location: str | None
-) -> tuple[list[Part], int]:
+) -> tuple[list[FilePart], int]:
     """Return the replacements of the patches, and the size of the file."""
     parts, offset = layout.emptied(), 0
     for place, patch in enumerate(layout.patches):

@@ -26,7 +26,7 @@ from .. import FormatWarning, announce, check_topology, described, listed, opene
 from ..companion_files import located, opened
 from ..lazy import LazyTensors
 from .dataflow import flow
-from .ir import Constant, is_ir, read_constants
+from .ir import IrConstant, is_ir, read_constants
 from .shapes import with_shapes
 from .weights import check_size, count_left_out, entry_of, write_items, write_zeros
 
@@ -157,7 +157,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
         create(path.name).write(text)
 
 
-def _read_xml(source: Path | BinaryIO, limits: Limits) -> tuple[Topology, dict[str, Constant]]:
+def _read_xml(source: Path | BinaryIO, limits: Limits) -> tuple[Topology, dict[str, IrConstant]]:
     with opened_file(source) as file:
         limits.check("max_topology_bytes", file.seek(0, os.SEEK_END), "bytes of the XML")
         file.seek(0)
@@ -165,11 +165,11 @@ def _read_xml(source: Path | BinaryIO, limits: Limits) -> tuple[Topology, dict[s
     return Topology(TOPOLOGY, data), read_constants(data, limits)
 
 
-def _end(constants: Mapping[str, Constant]) -> int:
+def _end(constants: Mapping[str, IrConstant]) -> int:
     return max((constant.end for constant in constants.values()), default=0)
 
 
-def _size(model: Model, constants: Mapping[str, Constant]) -> int:
+def _size(model: Model, constants: Mapping[str, IrConstant]) -> int:
     """How many bytes the ``.bin`` shall have."""
     text = model.metadata.get(_SIZE)
     if text is None:
@@ -179,7 +179,7 @@ def _size(model: Model, constants: Mapping[str, Constant]) -> int:
     return int(text)
 
 
-def _check_fit(model: Model, constant: Constant) -> None:
+def _check_fit(model: Model, constant: IrConstant) -> None:
     """Raise FormatError unless the model has a constant just as the XML says."""
     what = f"{constant.stored.name} {list(constant.shape)}"
     if constant.name not in model.tensors:
@@ -198,7 +198,7 @@ def _check_fit(model: Model, constant: Constant) -> None:
         )
 
 
-def _warn_of_others(model: Model, constants: Mapping[str, Constant]) -> None:
+def _warn_of_others(model: Model, constants: Mapping[str, IrConstant]) -> None:
     others = [name for name in model if name not in constants]
     if others:
         message = f"tensors that are no constants of the XML are left out: {listed(others)}"

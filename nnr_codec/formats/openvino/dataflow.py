@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from ...topology.graph import Graph, Tensor, Value, integers
-from .ir import CONSTANTS, Constant
-from .layers import Layer, Network, Port, range_of, read_layers
+from .ir import CONSTANTS, IrConstant
+from .layers import IrLayer, IrNetwork, Port, range_of, read_layers
 
 _FLOAT = re.compile(r"[0-9.eE+-]{1,40}")
 _INTEGER = re.compile("-?[0-9]{1,9}")
@@ -24,13 +24,13 @@ _Made = tuple[str, dict[str, Value]]
 _Inputs = list[Value]
 
 
-def flow(data: bytes, constants: Mapping[str, Constant]) -> Graph:
+def flow(data: bytes, constants: Mapping[str, IrConstant]) -> Graph:
     """Return the values of an IR with these constants."""
     return Graph(_Follower(read_layers(data), constants).run(), aligns_last=True)
 
 
 class _Follower:
-    def __init__(self, network: Network, constants: Mapping[str, Constant]) -> None:
+    def __init__(self, network: IrNetwork, constants: Mapping[str, IrConstant]) -> None:
         self.network = network
         self.constants = {(constant.offset, constant.nbytes): constant for constant in constants.values()}
         self.shared = Counter(range_of(attributes) for _, attributes in network.constants)
@@ -53,7 +53,7 @@ class _Follower:
                 value.users += [self.unknown, self.unknown]
         return self.values
 
-    def stored(self, layer: Layer) -> Value:
+    def stored(self, layer: IrLayer) -> Value:
         """Return the tensor of a constant; one that others share has to stay as it is."""
         value, place = Value(), range_of(layer.data)
         if found := self.constants.get(place):
@@ -62,7 +62,7 @@ class _Follower:
         self.values.append(value)
         return value
 
-    def is_passed_on(self, layer: Layer) -> bool:
+    def is_passed_on(self, layer: IrLayer) -> bool:
         """Return whether a layer converts a constant; its output is the tensor then."""
         if layer.type != "Convert" or len(layer.inputs) != 1 or len(layer.outputs) != 1:
             return False
@@ -72,12 +72,12 @@ class _Follower:
         self.outputs[layer.id, layer.outputs[0].id] = source
         return True
 
-    def source(self, layer: Layer, port: Port) -> Value:
+    def source(self, layer: IrLayer, port: Port) -> Value:
         """Return the value that an input of a layer is."""
         place = self.network.sources.get((layer.id, port.id))
         return self.outputs.get(place, self.unknown) if place else self.unknown
 
-    def layer(self, layer: Layer) -> None:
+    def layer(self, layer: IrLayer) -> None:
         """Follow a layer that has a rule and one output that is used."""
         inputs = [self.source(layer, port) for port in layer.inputs]
         targets = [self.outputs[layer.id, port.id] for port in layer.outputs] or [Value()]
@@ -98,14 +98,14 @@ class _Follower:
         return value
 
     # -------------------------------------------------------------------------------------------- operations
-    def parameter(self, layer: Layer, inputs: _Inputs) -> _Made | None:
+    def parameter(self, layer: IrLayer, inputs: _Inputs) -> _Made | None:
         """Return an input of the net; extents that are no numbers are unknown, and so is a rank."""
         extents = layer.data.get("shape", "").split(",")
         if len(extents) > MAX_RANK or "..." in extents:
             return None
         return "external", {"shape": integers(int(text) if _INTEGER.fullmatch(text.strip()) else 0 for text in extents)}
 
-    def group_conv(self, layer: Layer, inputs: _Inputs) -> _Made | None:
+    def group_conv(self, layer: IrLayer, inputs: _Inputs) -> _Made | None:
         """Return a convolution of each channel with a filter of its own, which is of no block."""
         shape = inputs[1].tensor.shape if len(inputs) == 2 and inputs[1].tensor else ()
         if len(shape) < 4 or shape[1:3] != (1, 1):
@@ -113,14 +113,14 @@ class _Follower:
         weight = self.add("squeeze", {"input": inputs[1], "axes": integers([1])})
         return "conv", {"input": inputs[0], "filter": weight, "groups": Value(constant=0)}
 
-    def matmul(self, layer: Layer, inputs: _Inputs) -> _Made | None:
+    def matmul(self, layer: IrLayer, inputs: _Inputs) -> _Made | None:
         if len(inputs) != 2:
             return None
         is_plain = all(len(port.extents) == 2 for port in layer.inputs)
         transposed = {f"transpose{k}": Value(constant=layer.is_true(f"transpose_{k.lower()}")) for k in "AB"}
         return "matmul" if is_plain else "batched_matmul", {"A": inputs[0], "B": inputs[1], **transposed}
 
-    def norm(self, layer: Layer, inputs: _Inputs) -> _Made | None:
+    def norm(self, layer: IrLayer, inputs: _Inputs) -> _Made | None:
         names = ["input", "scale", "offset", "mean", "variance"]
         if layer.version == "opset1":
             names[:3] = ["scale", "offset", "input"]
@@ -132,20 +132,20 @@ class _Follower:
             return None
         return "batch_normalization", {**dict(zip(names, inputs, strict=True)), "epsilon": Value(constant=epsilon)}
 
-    def binary(self, layer: Layer, inputs: _Inputs) -> _Made | None:
+    def binary(self, layer: IrLayer, inputs: _Inputs) -> _Made | None:
         if len(inputs) != 2 or layer.data.get("auto_broadcast", "numpy") != "numpy":
             return None
         operation = {"Add": "add", "Multiply": "mul", "Divide": "div"}.get(layer.type, "elementwise")
         return operation, {"x": inputs[0], "y": inputs[1]}
 
-    def reduce(self, layer: Layer, inputs: _Inputs) -> _Made | None:
+    def reduce(self, layer: IrLayer, inputs: _Inputs) -> _Made | None:
         before, after = (ports[0].extents if ports else [] for ports in (layer.inputs, layer.outputs))
         if len(inputs) != 2 or not layer.is_true("keep_dims") or len(before) != len(after) or not all(before + after):
             return None
         axes = [k for k, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
         return "mean_reduce", {"input": inputs[0], "axes": integers(axes)}
 
-    def concat(self, layer: Layer, inputs: _Inputs) -> _Made | None:
+    def concat(self, layer: IrLayer, inputs: _Inputs) -> _Made | None:
         if not _INTEGER.fullmatch(axis := layer.data.get("axis", "")):
             return None
         values = self.add("", {str(k): item for k, item in enumerate(inputs)})
@@ -153,13 +153,13 @@ class _Follower:
         return "concat", {"values": values, "axis": Value(constant=int(axis))}
 
 
-_Rule = Callable[[_Follower, Layer, _Inputs], "_Made | None"]
+_Rule = Callable[[_Follower, IrLayer, _Inputs], "_Made | None"]
 
 
 def _plain(operation: str, *names: str) -> _Rule:
     """Return the rule of an operation of operands alone."""
 
-    def rule(_: _Follower, __: Layer, inputs: _Inputs) -> _Made | None:
+    def rule(_: _Follower, __: IrLayer, inputs: _Inputs) -> _Made | None:
         return (operation, dict(zip(names, inputs, strict=True))) if len(inputs) == len(names) else None
 
     return rule

@@ -1,6 +1,6 @@
 """The XML of an OpenVINO IR: where in the ``.bin`` its constants lie, which types and shapes and which names they have.
 
-What is read is the layers of type ``Const`` (``Constant`` in the text of opset1): ``offset``, ``size``,
+What is read is the layers of type ``Const`` (``IrConstant`` in the text of opset1): ``offset``, ``size``,
 ``element_type`` and ``shape`` of their ``data``. All else, operations and attributes, means nothing here.
 
 The reader is expat, fed in parts; it makes no tree. A document type is refused, and with it every entity but the five
@@ -50,7 +50,7 @@ _LONGEST = 80
 
 
 @dataclass(frozen=True)
-class Constant:
+class IrConstant:
     """A range of the ``.bin``, and what the first ``Const`` that refers to it makes of it.
 
     Parameters
@@ -111,7 +111,7 @@ class _Reader:
         self._elements = self._fed = self._seen = 0
         self._words: dict[str, str] = {}
         self._names: dict[str, int] = {}
-        self.constants: dict[tuple[int, int], Constant] = {}
+        self.constants: dict[tuple[int, int], IrConstant] = {}
         self._parser = expat.ParserCreate("utf-8", intern=self._words)
         if hasattr(self._parser, "SetReparseDeferralEnabled"):
             # Else expat, from 2.6 on, may want more of the text than the longest tag before it tells of one.
@@ -179,7 +179,7 @@ class _Reader:
         if known and known.stored != stored:  # no value is both; bytes are
             self.constants[offset, size] = replace(known, stored=_BYTES, shape=(size,))
         elif not known and size:
-            self.constants[offset, size] = Constant(self._name(layer), offset, size, stored, shape)
+            self.constants[offset, size] = IrConstant(self._name(layer), offset, size, stored, shape)
 
     def _type(self, attributes: Mapping[str, str], size: int, what: str) -> tuple[StoredType, tuple[int, ...]]:
         """Type and shape of an array of this many bytes."""
@@ -230,7 +230,7 @@ def is_ir(beginning: bytes) -> bool:
     return False
 
 
-def read_constants(data: bytes, limits: Limits) -> dict[str, Constant]:
+def read_constants(data: bytes, limits: Limits) -> dict[str, IrConstant]:
     """The ranges of the ``.bin`` that an XML refers to by name, in its order.
 
     Where constants share a range, it is that of the first one; where they give it different types, it is bytes.
@@ -260,7 +260,7 @@ def _parts(data: bytes) -> Iterable[bytes]:
     return (data[start : start + _PART] for start in range(0, len(data), _PART))
 
 
-def _check_places(constants: Iterable[Constant]) -> None:
+def _check_places(constants: Iterable[IrConstant]) -> None:
     for one, other in pairwise(sorted(constants, key=lambda constant: constant.offset)):
         if one.end > other.offset:
             names = f"{one.name[:_LONGEST]!a} and {other.name[:_LONGEST]!a}"

@@ -29,7 +29,7 @@ class Port:
 
 
 @dataclass(slots=True, eq=False)
-class Layer:
+class IrLayer:
     """A layer of the net, without those in its bodies."""
 
     id: str
@@ -45,19 +45,19 @@ class Layer:
 
 
 @dataclass
-class Network:
+class IrNetwork:
     """The layers of a net in the order of the XML.
 
     Parameters
     ----------
-    layers : list of Layer
+    layers : list of IrLayer
     sources : dict of (str, str) to (str, str)
-        Layer and port that an input comes from, by layer and port.
+        IrLayer and port that an input comes from, by layer and port.
     constants : list of (int, dict)
         The start and the attributes of the data of all constants, in bodies as well.
     """
 
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[IrLayer] = field(default_factory=list)
     sources: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     constants: list[tuple[int, Mapping[str, str]]] = field(default_factory=list)
 
@@ -68,20 +68,20 @@ def range_of(attributes: Mapping[str, str]) -> tuple[int, int]:
     return (int(offset), int(size)) if _NUMBER.fullmatch(offset) and _NUMBER.fullmatch(size) else (0, 0)
 
 
-def read_layers(data: bytes) -> Network:
+def read_layers(data: bytes) -> IrNetwork:
     """Return the layers of an IR; none where there are too many, two have one id, or an input has two sources."""
     reader = _Reader()
     reader.parser.Parse(data, True)
     network = reader.network
     ids = {layer.id for layer in network.layers}
     if reader.is_full or len(ids) < len(network.layers) or len(network.sources) < reader.edges:
-        return Network(constants=network.constants)
+        return IrNetwork(constants=network.constants)
     return network
 
 
 class _Reader:
     def __init__(self) -> None:
-        self.network, self.edges, self.count = Network(), 0, 0
+        self.network, self.edges, self.count = IrNetwork(), 0, 0
         self.path: list[str] = []
         self.types: list[str] = []  # of the layers around
         self.ports: list[Port] | None = None
@@ -108,7 +108,7 @@ class _Reader:
             return
         if depth == _LAYER and tag == "layer":
             id_, type_, version = (attributes.get(name, "") for name in ("id", "type", "version"))
-            self.network.layers.append(Layer(id_, type_, version))
+            self.network.layers.append(IrLayer(id_, type_, version))
         elif not self.network.layers:
             return
         elif depth == _DATA:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from .dataflow import MAX_RANK, RULES
-from .ir import CONSTANTS, Constant, bits_of
-from .layers import Layer, Network, range_of, read_layers
+from .ir import CONSTANTS, IrConstant, bits_of
+from .layers import IrLayer, IrNetwork, range_of, read_layers
 
 _ATTRIBUTE = re.compile(rb"\s+([^\s=]+)\s*=\s*(\"[^\"]*\"|'[^']*')")
 _DIM = re.compile(rb"(<dim\s*>\s*)([0-9]+)(?=\s*</dim)")
@@ -23,7 +23,7 @@ _Range = tuple[int, int]
 _Edit = tuple[int, int, bytes]
 
 
-def with_shapes(data: bytes, constants: Mapping[str, Constant], shapes: Mapping[str, Shape]) -> bytes:
+def with_shapes(data: bytes, constants: Mapping[str, IrConstant], shapes: Mapping[str, Shape]) -> bytes:
     """Return the XML in which constants of these names have other shapes of the same rank; others stay as they are."""
     network = read_layers(data)
     changed: dict[_Range, Shape] = {}
@@ -47,7 +47,7 @@ def with_shapes(data: bytes, constants: Mapping[str, Constant], shapes: Mapping[
 
 
 def _moved(
-    data: bytes, network: Network, changed: Mapping[_Range, Shape], places: Mapping[_Range, tuple[int, int]]
+    data: bytes, network: IrNetwork, changed: Mapping[_Range, Shape], places: Mapping[_Range, tuple[int, int]]
 ) -> Iterator[_Edit]:
     """Edits of the data of constants."""
     for start, attributes in network.constants:
@@ -65,7 +65,7 @@ def _moved(
                 yield found.start(2) + 1, found.end(2) - 1, values[found[1]].encode()
 
 
-def _extents(data: bytes, network: Network, changed: Mapping[_Range, Shape]) -> Iterator[_Edit]:
+def _extents(data: bytes, network: IrNetwork, changed: Mapping[_Range, Shape]) -> Iterator[_Edit]:
     """Edits of the extents of ports, layer by layer."""
     extents: dict[tuple[str, str], list[int]] = {}
     for layer in network.layers:
@@ -84,7 +84,7 @@ def _extents(data: bytes, network: Network, changed: Mapping[_Range, Shape]) -> 
 
 
 def _given(
-    layer: Layer, old: list[int], before: list[list[int]], after: list[list[int]], changed: Mapping[_Range, Shape]
+    layer: IrLayer, old: list[int], before: list[list[int]], after: list[list[int]], changed: Mapping[_Range, Shape]
 ) -> list[int]:
     """Return the extents of an output after those of inputs have changed; those of unknown layers do not change."""
     if layer.type in CONSTANTS:

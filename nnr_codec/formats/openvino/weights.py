@@ -15,7 +15,7 @@ from ...errors import FormatError
 from ...model import Array
 from .. import fill
 from ..lazy import Entry
-from .ir import Constant, bits_of
+from .ir import IrConstant, bits_of
 
 #: Bytes that belong to no constant: at most so many, and so many times what the constants have.
 MAX_HOLES, HOLES_FACTOR = 64 << 20, 16
@@ -44,7 +44,7 @@ class PackedEntry(Entry):
         return items.astype(stored.dtype).reshape(self.shape)
 
 
-def entry_of(constant: Constant) -> Entry:
+def entry_of(constant: IrConstant) -> Entry:
     """How a constant is read."""
     kind = PackedEntry if bits_of(constant.stored) < 8 else Entry
     return kind(constant.stored.name, constant.shape, constant.offset, constant.nbytes)
@@ -67,7 +67,7 @@ def _write_packed(file: BinaryIO, items: npt.NDArray[np.unsignedinteger], bits: 
         file.write(np.bitwise_or.reduce(columns, axis=1).astype(np.uint8).data)
 
 
-def check_size(constants: Collection[Constant], size: int) -> None:
+def check_size(constants: Collection[IrConstant], size: int) -> None:
     """Raise FormatError unless a ``.bin`` of this size holds the constants, and not much besides."""
     end = max((constant.end for constant in constants), default=0)
     if end > size:
@@ -78,7 +78,7 @@ def check_size(constants: Collection[Constant], size: int) -> None:
         raise FormatError(f"the .bin has {size:,} bytes, of which the constants are only {used:,}")
 
 
-def count_left_out(file: BinaryIO, constants: Iterable[Constant], size: int) -> int:
+def count_left_out(file: BinaryIO, constants: Iterable[IrConstant], size: int) -> int:
     """How many bytes of a ``.bin`` that are not 0 belong to no constant, or have bits that belong to none."""
     count = at = 0
     for constant in sorted(constants, key=lambda constant: constant.offset):

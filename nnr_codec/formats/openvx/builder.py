@@ -16,7 +16,7 @@ from math import prod
 from ...model import Array
 from ...topology.graph import Value
 from ..nnef.dataflow import flow
-from ..nnef.graph import Graph
+from ..nnef.graph import NnefGraph
 from .arguments import (
     CEILING,
     FLOOR,
@@ -50,7 +50,7 @@ NORMALIZED = (3, 5, 7)
 LONGEST = 1 << 16
 
 
-def vectors_of(graph: Graph, parameters: Parameters) -> list[str]:
+def vectors_of(graph: NnefGraph, parameters: Parameters) -> list[str]:
     """Return the tensors whose values determine whether a batch normalization is folded."""
     found: dict[str, None] = {}
     for value in flow(graph).values:
@@ -64,7 +64,7 @@ def vectors_of(graph: Graph, parameters: Parameters) -> list[str]:
     return list(found)
 
 
-def build(graph: Graph, parameters: Parameters, vectors: Mapping[str, Array]) -> Network:
+def build(graph: NnefGraph, parameters: Parameters, vectors: Mapping[str, Array]) -> Network:
     """Return the layers of a graph; ``vectors`` has the values of :func:`vectors_of`."""
     return _Builder(graph, parameters, vectors).network
 
@@ -72,7 +72,7 @@ def build(graph: Graph, parameters: Parameters, vectors: Mapping[str, Array]) ->
 class _Builder(Wires):
     """Traversal of a graph in the order of computation."""
 
-    def __init__(self, graph: Graph, parameters: Parameters, vectors: Mapping[str, Array]) -> None:
+    def __init__(self, graph: NnefGraph, parameters: Parameters, vectors: Mapping[str, Array]) -> None:
         super().__init__(graph, parameters, vectors)
         self.layers: dict[str, Callable[[Value], Wire]] = {
             "external": self.external,

@@ -9,7 +9,7 @@ from math import prod
 from ...model import Array
 from ...topology.graph import Value
 from ..nnef.dataflow import flow
-from ..nnef.graph import Graph
+from ..nnef.graph import NnefGraph
 from .arguments import NoLayerError, Shape, integers, number, padding
 from .network import Layer, Network, Parameters
 from .tensors import Q78, VxTensor
@@ -42,13 +42,13 @@ class Wires:
 
     Parameters
     ----------
-    graph : Graph
+    graph : NnefGraph
     parameters : Parameters
     vectors : mapping of str to ndarray
         Values of the tensors that determine whether a batch normalization is folded.
     """
 
-    def __init__(self, graph: Graph, parameters: Parameters, vectors: Mapping[str, Array]) -> None:
+    def __init__(self, graph: NnefGraph, parameters: Parameters, vectors: Mapping[str, Array]) -> None:
         self.parameters, self.vectors = parameters, vectors
         self.network = Network()
         self.flow = flow(graph)

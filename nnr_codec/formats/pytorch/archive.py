@@ -21,7 +21,7 @@ from ..diagnosis import AGAIN
 from ..lazy import Entry, native
 from ..zips import ZIP_ERRORS, directory_size, may_hold
 from .items import TYPES
-from .pickles import Container, Leaf, TensorRef, read_pickle
+from .pickles import Leaf, PickledContainer, TensorRef, read_pickle
 from .structure import View
 
 #: Start of files written before PyTorch 1.6: the pickle of a magic number.
@@ -115,7 +115,7 @@ def read_legacy(file: BinaryIO, limits: Limits) -> tuple[object, dict[str, tuple
     machine = read_pickle(data, version.end, budget)
     content = read_pickle(data, machine.end, budget)
     keys = read_pickle(data, content.end, budget)
-    if version.value != 1001 or type(keys.value) is not Container or keys.value.kind != "list":
+    if version.value != 1001 or type(keys.value) is not PickledContainer or keys.value.kind != "list":
         raise FormatError("the file has no version 1001, or no list of storages")
     places: dict[str, tuple[int, int]] = {}
     at = keys.end

@@ -1,10 +1,10 @@
 """Interpreter of the pickles in PyTorch files. It calls and imports nothing, and creates only its own value types.
 
 It supports the opcodes that ``torch.save`` writes (protocol 2). A global name becomes a constant, and a call of one
-becomes a :class:`Container`, :class:`Leaf` or :class:`TensorRef`. Each opcode takes constant time, or time proportional
-to bytes of the pickle or to items that are charged to a limit: repeated objects are shared, and keys are not hashed. A
-container cannot change after it was referenced again. Therefore no container contains itself, and values can be counted
-at the end.
+becomes a :class:`PickledContainer`, :class:`Leaf` or :class:`TensorRef`. Each opcode takes constant time, or time
+proportional to bytes of the pickle or to items that are charged to a limit: repeated objects are shared, and keys are
+not hashed. A container cannot change after it was referenced again. Therefore no container contains itself, and values
+can be counted at the end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UINT2, _UINT4, _INT4, _DOUBLE = (struct.Struct(code).unpack_from for code in ("
 
 
 # ------------------------------------------------------------------------------------------------ values
-class Container(list[Any]):
+class PickledContainer(list[Any]):
     """Container: the items of a list or set, or alternating keys and values of a dict, OrderedDict or Counter.
 
     A key may be repeated: its last value counts.
@@ -52,7 +52,7 @@ class Container(list[Any]):
     is_used = False
 
     @classmethod
-    def of(cls, kind: str, items: Iterable[Any] = ()) -> Container:
+    def of(cls, kind: str, items: Iterable[Any] = ()) -> PickledContainer:
         """Return a container of a kind."""
         found = cls(items)
         found.kind = kind
@@ -167,27 +167,27 @@ def _check_state(gradients: Any, hooks: Any) -> None:
         raise FormatError("a tensor of the pickle has backward hooks, or does not say whether it requires gradients")
 
 
-def _ordered(pairs: Any = ()) -> Container:
+def _ordered(pairs: Any = ()) -> PickledContainer:
     """Return an OrderedDict: empty, from a dict, or from pairs as Python 2 writes them."""
-    if type(pairs) is Container and pairs.kind in PAIRS:
-        return Container.of("OrderedDict", pairs)
-    return Container.of("OrderedDict", [part for pair in _plain(pairs) for part in _plain(pair, 2)])
+    if type(pairs) is PickledContainer and pairs.kind in PAIRS:
+        return PickledContainer.of("OrderedDict", pairs)
+    return PickledContainer.of("OrderedDict", [part for pair in _plain(pairs) for part in _plain(pair, 2)])
 
 
-def _counter(pairs: Any = None) -> Container:
+def _counter(pairs: Any = None) -> PickledContainer:
     """Return a Counter: empty, or from a dict."""
-    if pairs is not None and not (type(pairs) is Container and pairs.kind in PAIRS):
+    if pairs is not None and not (type(pairs) is PickledContainer and pairs.kind in PAIRS):
         raise _damaged("a Counter is made of no dict")
-    return Container.of("Counter", pairs or ())
+    return PickledContainer.of("Counter", pairs or ())
 
 
-def _set(items: Any = ()) -> Container:
-    return Container.of("set", _plain(items))
+def _set(items: Any = ()) -> PickledContainer:
+    return PickledContainer.of("set", _plain(items))
 
 
 def _plain(items: Any, length: int | None = None) -> Any:
     """Check that the value is a list or tuple, of a given length."""
-    if not (type(items) is tuple or (type(items) is Container and items.kind == "list")):
+    if not (type(items) is tuple or (type(items) is PickledContainer and items.kind == "list")):
         raise _damaged("a container is made of neither list nor tuple")
     if length is not None and len(items) != length:
         raise _damaged("an item of a dict is no pair")
@@ -323,7 +323,7 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
             case 0x68 | 0x6A:  # BINGET, LONG_BINGET
                 known = memo[data[at] if opcode == 0x68 else _UINT4(data, at)[0]]
                 at += 1 if opcode == 0x68 else 4
-                if type(known) is Container:
+                if type(known) is PickledContainer:
                     known.is_used = True
                 elif type(known) is TensorRef:  # each occurrence has its own name
                     left -= _AGAIN - 1
@@ -355,7 +355,7 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                     raise _damaged("the arguments of a call are no tuple")
                 value = function.make(*arguments)
                 stack.append(value)
-                if type(value) is Container:  # contents are copied
+                if type(value) is PickledContainer:  # contents are copied
                     left -= len(value)
                 if memo.get(put) is arguments:  # no longer referenced: a third of all objects
                     del memo[put]
@@ -404,13 +404,13 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 stack.append(None)
                 left -= 1
             case 0x7D:  # EMPTY_DICT
-                stack.append(Container.of("dict"))
+                stack.append(PickledContainer.of("dict"))
                 left -= 1
             case 0x5D:  # EMPTY_LIST
-                stack.append(Container())
+                stack.append(PickledContainer())
                 left -= 1
             case 0x8F:  # EMPTY_SET
-                stack.append(Container.of("set"))
+                stack.append(PickledContainer.of("set"))
                 left -= 1
             case 0x75:  # SETITEMS
                 items, stack = stack, below.pop()
@@ -464,8 +464,8 @@ def _count(container: Any, budget: Budget, counts: dict[int, int], depth: int) -
     if depth > MAX_DEPTH + 1:
         raise FormatError(f"containers are nested deeper than {MAX_DEPTH}")
     total = 1
-    for value in chain(container, container.metadata if type(container) is Container else ()):
-        if type(value) is not tuple and type(value) is not Container:
+    for value in chain(container, container.metadata if type(container) is PickledContainer else ()):
+        if type(value) is not tuple and type(value) is not PickledContainer:
             total += 1
             continue
         count = counts.get(id(value))
@@ -483,9 +483,9 @@ def _bytes(data: bytes, first: int, end: int) -> bytes:
     return data[first:end]
 
 
-def _open(container: Any, kinds: tuple[str, ...]) -> Container:
+def _open(container: Any, kinds: tuple[str, ...]) -> PickledContainer:
     """Check that the value is a container that may still change."""
-    if type(container) is not Container or container.kind not in kinds:
+    if type(container) is not PickledContainer or container.kind not in kinds:
         raise _damaged("items are put into what is no container of such items")
     if container.is_used:
         raise FormatError("the pickle changes a container after it was used again, as one that holds itself")

@@ -14,7 +14,7 @@ from ...limits import Budget
 from .. import is_text
 from . import description
 from .description import Node
-from .pickles import Container, Leaf
+from .pickles import Leaf, PickledContainer
 
 #: A surrogate pair: two characters in a str of Python, but one character in JSON.
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
@@ -158,7 +158,7 @@ class _Walker:
         self.budget.charge("max_names", 1, "values of the file")
         if depth > description.MAX_DEPTH:
             raise FormatError(f"containers are nested deeper than {description.MAX_DEPTH}, or hold themselves")
-        kind = value.kind if type(value) is Container else _KINDS.get(type(value))
+        kind = value.kind if type(value) is PickledContainer else _KINDS.get(type(value))
         if kind is None:
             return self.leaf(value, path)
         if kind in description.PAIRS:
@@ -175,7 +175,7 @@ class _Walker:
         keys: dict[str, Node] = {}
         values: dict[str, Any] = {}
         parts = iter(value)
-        for key, item in zip(parts, parts, strict=True) if type(value) is Container else value.items():
+        for key, item in zip(parts, parts, strict=True) if type(value) is PickledContainer else value.items():
             node = self.key(key, path, 0)
             same = _identity(key)
             keys.setdefault(same, node)
@@ -186,7 +186,7 @@ class _Walker:
                 for key, item in zip(keys.values(), values.values(), strict=True)
             ]
         }
-        if type(value) is Container:
+        if type(value) is PickledContainer:
             metadata = value.metadata
         else:
             attributes = getattr(value, "__dict__", {})

@@ -63,7 +63,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     if source.is_dir():
         topology = load_topology(source, limits)
         index, metadata = _beside(source, limits, budget)
-    found = bundle.read(index, limits, budget) if index else bundle.Checkpoint()
+    found = bundle.read(index, limits, budget) if index else bundle.Bundle()
     metadata |= writing.strings_as_metadata(found.strings)
     size = sum(len(key) + len(text) for key, text in metadata.items())
     limits.check("max_side_info_bytes", size, "bytes of strings and files beside the variables")
@@ -150,7 +150,7 @@ def _beside(folder: Path, limits: Limits, budget: Budget) -> tuple[Path | None, 
     return index, metadata
 
 
-def _ties(found: bundle.Checkpoint) -> dict[str, str]:
+def _ties(found: bundle.Bundle) -> dict[str, str]:
     """Find tensors with the items of an earlier one, because Keras exports each variable under two names."""
     ties, first = {}, dict[tuple[object, ...], str]()
     for name, entry in found.entries.items():

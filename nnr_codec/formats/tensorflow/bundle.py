@@ -21,7 +21,7 @@ from ...model import Array
 from .. import fill, state
 from ..companion_files import opened
 from ..lazy import Entry, native
-from ..protobuf import FIXED32, FIXED64, LENGTH, Source
+from ..protobuf import FIXED32, FIXED64, LENGTH, MessageSource
 from .checksum import crc32c, masked
 
 SUFFIX = ".index"
@@ -73,7 +73,7 @@ class BundleEntry(Entry):
 
 
 @dataclass
-class Checkpoint:
+class Bundle:
     """Contents of a checkpoint.
 
     Parameters
@@ -103,9 +103,9 @@ def data_file(index: Path, shard: int, count: int) -> Path:
     return index.with_name(f"{index.name.removesuffix(SUFFIX)}.data-{shard:05d}-of-{count:05d}")
 
 
-def read(index: Path, limits: Limits, budget: Budget) -> Checkpoint:
+def read(index: Path, limits: Limits, budget: Budget) -> Bundle:
     """Read a checkpoint; FormatError if it is damaged or has unsupported tensors; LimitError."""
-    found = Checkpoint()
+    found = Bundle()
     with open(index, "rb") as file:
         for key, value in _table(file, limits, budget):
             if not found.files:
@@ -148,7 +148,7 @@ def _files(key: bytes, value: bytes, index: Path, limits: Limits, budget: Budget
     return paths
 
 
-def _add(found: Checkpoint, name: str, entry: MessageFields, limits: Limits, budget: Budget) -> None:
+def _add(found: Bundle, name: str, entry: MessageFields, limits: Limits, budget: Budget) -> None:
     """Add a BundleEntryProto."""
     what = f"tensor {name[:80]!a}"
     kind, shard, start, nbytes = (entry.number(field) for field in (1, 3, 4, 5))
@@ -186,7 +186,7 @@ def _shape(shape: MessageFields, what: str) -> tuple[int, ...]:
 
 def _strings(data: bytes, count: int, what: str, limits: Limits) -> list[bytes]:
     """Return the strings of a tensor, stored as lengths, a checksum of the lengths, and the strings."""
-    lengths, at = _numbers(Source(data, limits), 0, count, what)
+    lengths, at = _numbers(MessageSource(data, limits), 0, count, what)
     at += 4
     if at + sum(lengths) != len(data):
         raise FormatError(f"{what}: {len(data):,} bytes; its strings have {at + sum(lengths):,}")
@@ -206,7 +206,7 @@ def _table(file: BinaryIO, limits: Limits, budget: Budget) -> Iterator[tuple[byt
         raise FormatError("not the table of a checkpoint")
     file.seek(size - _FOOTER)
     footer = file.read(_FOOTER)
-    _, at = _numbers(Source(footer, limits), 0, 2, "the end of the table")  # skips the handle of another block
+    _, at = _numbers(MessageSource(footer, limits), 0, 2, "the end of the table")  # skips the handle of another block
     blocks = _Blocks(file, size, limits)
     for _, place in _entries(blocks.read(footer[at:]), budget):
         yield from _entries(blocks.read(place), budget)
@@ -220,7 +220,7 @@ class _Blocks:
 
     def read(self, place: bytes) -> bytes:
         """Read the block at a BlockHandle."""
-        (start, length), _ = _numbers(Source(place, self._limits), 0, 2, "the table of the checkpoint")
+        (start, length), _ = _numbers(MessageSource(place, self._limits), 0, 2, "the table of the checkpoint")
         self._spent += length + _TRAILER
         if start + length + _TRAILER > self._size or self._spent > self._size:
             raise FormatError("the table of the checkpoint is damaged: a block is outside of it, or overlaps others")
@@ -237,7 +237,7 @@ def _entries(block: bytes, budget: Budget) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and values of a block; a key is stored as its difference from the previous one."""
     what = "the table of the checkpoint"
     restarts = int.from_bytes(block[-4:], "little")
-    end, at, key, source = len(block) - 4 - 4 * restarts, 0, b"", Source(block, budget.limits)
+    end, at, key, source = len(block) - 4 - 4 * restarts, 0, b"", MessageSource(block, budget.limits)
     if end < 0:
         raise FormatError(f"{what} is damaged")
     while at < end:
@@ -251,7 +251,7 @@ def _entries(block: bytes, budget: Budget) -> Iterator[tuple[bytes, bytes]]:
         at += own + length
 
 
-def same(checkpoint: Checkpoint, name: str, other: str) -> bool:
+def same(checkpoint: Bundle, name: str, other: str) -> bool:
     """Return whether two tensors with equal checksums have the same items."""
     first, second = checkpoint.entries[name], checkpoint.entries[other]
     with (
@@ -274,7 +274,7 @@ class MessageFields:
         self._what, self._limits = what, limits
         self._found: dict[int, list[int | bytes]] = {}
         try:
-            for found in Source(data, limits).fields(0, len(data)):
+            for found in MessageSource(data, limits).fields(0, len(data)):
                 value: int | bytes = data[found.body : found.end] if found.wire == LENGTH else found.value
                 if found.wire in (FIXED32, FIXED64):
                     value = int.from_bytes(data[found.body : found.end], "little")
@@ -305,7 +305,7 @@ class MessageFields:
         return [MessageFields(b"", self._what, self._limits), *self.messages(number)][-1]
 
 
-def _numbers(source: Source, at: int, count: int, what: str) -> tuple[list[int], int]:
+def _numbers(source: MessageSource, at: int, count: int, what: str) -> tuple[list[int], int]:
     """Return consecutive varints, and the end of the last one."""
     found = []
     try:

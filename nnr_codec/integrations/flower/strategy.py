@@ -14,7 +14,7 @@ import numpy as np
 from ... import decode, encode
 from ...config import EncoderConfig
 from ...decoder.restore import UPDATE
-from ...decoder.update import UpdateDecoder
+from ...decoder.update_sequence import UpdateDecoder
 from ...errors import FormatError
 from ...limits import Limits
 from ...model import Array

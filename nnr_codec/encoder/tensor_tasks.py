@@ -16,7 +16,7 @@ from ..model import Array, Model, Portable, nbytes_of, only_of
 from ..parallel.pool import SMALL, WINDOW, Pool, Task, worker_errors
 from .facts import native
 
-__all__ = ["Call", "Pool", "TensorReader"]
+__all__ = ["Pool", "TensorReader", "TensorTask"]
 
 #: Of memory that an array takes beside its items, and its name in a dict.
 ARRAY_BYTES = 400
@@ -64,7 +64,7 @@ def arrays_of(tensors: Mapping[str, Array], names: Sequence[str]) -> list[Array]
 
 
 @dataclass
-class Call(Task[Result]):
+class TensorTask(Task[Result]):
     """A function of some tensors, which are read when it is called; another process reads them itself if it can.
 
     Calling it raises LimitError where there is not enough memory.

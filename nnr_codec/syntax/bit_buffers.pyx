@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: freethreading_compatible=True
-"""What is done to bits most often. Signatures and documentation: bitbase.pyi."""
+"""Bits of byte strings. Signatures and documentation: bit_buffers.pyi."""
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

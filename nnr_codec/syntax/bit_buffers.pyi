@@ -1,4 +1,4 @@
-"""What is done to bits most often, compiled: the bases of `bitio`'s BitReader and BitWriter."""
+"""Compiled base classes of BitReader and BitWriter in `bitio`."""
 
 from typing_extensions import Buffer
 
