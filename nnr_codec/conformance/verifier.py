@@ -94,7 +94,7 @@ class BitstreamVerifier:
     def take(self, unit: Unit) -> SeenUnit:
         """Check the next readable unit."""
         kind = unit.header.nnr_unit_type
-        if vars(self.active) != vars(self.session):
+        if vars(self.active) != vars(self.session) or self.active.lps is not self.session.lps:
             self.active = self.session.snapshot()
         seen = self.checked.seen[unit.index] = SeenUnit(unit, self.active)
         if kind == NNR_NDU:

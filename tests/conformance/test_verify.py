@@ -265,6 +265,14 @@ def test_each_of_several_violations_is_told_once(first: str) -> None:
             assert not found.warnings and found.tensors[-1].name == "last"
 
 
+def test_layers_with_equal_payloads_are_told_apart() -> None:
+    dimensions = {"w": [1]}
+    s = raw(Bitstream(dimensions).str_().mps().lps(), "v").lps(alone=1)
+    s.raw(ndu("w", None, kind=NNR_PT_RAW_FLOAT), [0.0])
+    found = nnr.verify(s.data, topology_dimensions=dimensions)
+    assert [(violation.unit, violation.requirement) for violation in found.violations] == [(4, "lps-self-contained")]
+
+
 def test_two_violations_of_one_unit() -> None:
     """What checks of the header find does not hide what decoding finds, nor the other way round."""
     header = update_ndu("w", [2], 1, kind=NNR_PT_INT)
