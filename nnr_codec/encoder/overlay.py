@@ -97,5 +97,6 @@ def multiplied(tensor: Array, factors: Floats, axis: int = 0) -> Array:
     """Return a tensor with each index of a dimension multiplied by its own number, in the tensor's type."""
     shape = [1] * tensor.ndim
     shape[axis] = len(factors)
-    product: Array = (tensor.astype(np.float64) * factors.reshape(shape)).astype(tensor.dtype)
+    with np.errstate(invalid="ignore"):  # signalling not-a-numbers become quiet ones
+        product: Array = (tensor.astype(np.float64) * factors.reshape(shape)).astype(tensor.dtype)
     return product

@@ -255,7 +255,8 @@ class _Weight:
         stored = stored_type(array.dtype)
         if stored is None:
             return None
-        wide = np.asarray(array, np.float64)
+        with np.errstate(invalid="ignore"):  # signalling not-a-numbers become quiet ones
+            wide = np.asarray(array, np.float64)
         largest = float(np.abs(wide).max())
         if not LEAST < largest < 1 / LEAST:  # no comparison with a not-a-number is true
             return None
