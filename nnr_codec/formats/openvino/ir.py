@@ -1,6 +1,6 @@
 """The XML of an OpenVINO IR: where in the ``.bin`` its constants lie, which types and shapes and which names they have.
 
-What is read is the layers of type ``Const`` (``IrConstant`` in the text of opset1): ``offset``, ``size``,
+What is read is the layers of type ``Const`` (``Constant`` in the text of opset1): ``offset``, ``size``,
 ``element_type`` and ``shape`` of their ``data``. All else, operations and attributes, means nothing here.
 
 The reader is expat, fed in parts; it makes no tree. A document type is refused, and with it every entity but the five
