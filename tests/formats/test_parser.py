@@ -27,10 +27,10 @@ from nnr_codec.formats.nnef.tree import (
     Identifier,
     Invocation,
     Literal,
-    Node,
     Operation,
     Primitive,
     Subscript,
+    SyntaxNode,
     TensorType,
     Tuple,
     TupleType,
@@ -478,11 +478,11 @@ def test_a_tree_reads_as_it_is_shown(text: str) -> None:
     assert shown(expression(tree.replace("True", "true").replace(" ", " \n# (\n"))) == tree
 
 
-def _nodes(node: object) -> list[Node]:
+def _nodes(node: object) -> list[SyntaxNode]:
     """A node and all below it, whatever field it is in."""
     if isinstance(node, tuple):
         return [found for part in node for found in _nodes(part)]
-    if not isinstance(node, Node):
+    if not isinstance(node, SyntaxNode):
         return []
     fields = (getattr(node, part.name) for part in dataclasses.fields(node))
     return [node, *(found for part in fields for found in _nodes(part))]

@@ -11,7 +11,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.constants import NNR_PT_RAW_FLOAT
-from nnr_codec.decoder import index, stream, update
+from nnr_codec.decoder import index, stream, update_sequence
 from nnr_codec.errors import NnrError
 from nnr_codec.model import Array
 
@@ -125,8 +125,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @plant("UpdateDecoder: other tensors")
 def _(patch: pytest.MonkeyPatch) -> None:
-    decode = update.UpdateDecoder.decode
-    patch.setattr(update.UpdateDecoder, "decode", lambda *given: nnr.Update({"w": _changed(decode(*given)["w"])}))
+    decode = update_sequence.UpdateDecoder.decode
+    patch.setattr(
+        update_sequence.UpdateDecoder, "decode", lambda *given: nnr.Update({"w": _changed(decode(*given)["w"])})
+    )
 
 
 @plant("verify: ElementError planted of what decodes")
