@@ -1,6 +1,6 @@
 """Every cut and every flip of a header bit of every vector: ``python -m tests.hostile_full [--jobs N] [--only GLOB]``.
 
-Prints what came of them; docs/explanation/robustness.md keeps the figures. It takes half an hour of processor time.
+Prints the results; docs/explanation/robustness.md has the figures. It takes half an hour of CPU time.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def join_low(levels: Levels, zero_rows: Bytes, stream: Bytes, patterns: Patterns
     """Add the bits below `zeros` to the patterns."""
 
 def count_kept(items: Patterns, zero_rows: Bytes, mask: int) -> int:
-    """How many patterns, or levels seen as such, have bits of the mask in rows with a `zero_rows` of 0."""
+    """Return the number of patterns or levels with bits of the mask, in rows with a `zero_rows` of 0."""
 
 def split_integers(patterns: Patterns, levels: Levels, stream: Bytes, *, least: int, origin: int, low: int) -> None:
     """Write each integer less the base as level and a field of its `low` bits.

@@ -14,7 +14,7 @@ from typing_extensions import Buffer
 Levels = npt.NDArray[np.int32]
 
 class TensorSyntax:
-    """What the headers say about one coded tensor.
+    """Header elements of one coded tensor.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class TensorSyntax:
         """The same tensor with another cabac_unary_length_minus1, for an encoder."""
 
 class TensorSide:
-    """What a payload carries of one tensor besides its levels.
+    """Payload elements of one tensor other than its levels.
 
     `shift_parameter_ids` has one entry for each context: sig_flag 0..47, sign_flag 48..52, abs_level_greater_x2 53..84,
     row_skip_list 85, shift_idx_minus_1_present_flag 86 (both unused), abs_level_greater_x 87... `entry_points` are
@@ -139,7 +139,7 @@ class LevelReader:
         """
 
     def side(self) -> TensorSide:
-        """What has been read besides levels; a fork keeps no entry points."""
+        """Return the elements read besides levels; a fork keeps no entry points."""
 
 class PayloadTracer:
     """A decoder that records every bin; it checks less than PayloadDecoder and is slower."""
@@ -216,7 +216,7 @@ def magnitude_bits(levels: Levels, last: int, *, sample: int = ...) -> list[floa
     """
 
 def has_zero_rows(levels: Levels) -> bool:
-    """Whether an index of the first dimension has nothing but zeros."""
+    """Return whether an index of the first dimension has only zeros."""
 
 def coding_order(syntax: TensorSyntax) -> npt.NDArray[np.int64]:
     """Row-major index of each parameter in coding order: TensorIndex() and IndexToXY(), 4.12."""

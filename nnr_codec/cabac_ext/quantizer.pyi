@@ -79,7 +79,7 @@ def power(x: Real) -> float:
     """
 
 def glance(x: Real, inverse: float) -> tuple[int, bool]:
-    """How many of the values, shape (n,), are distinct as bits, and whether all are multiples of 1 / `inverse`."""
+    """Return the number of distinct bit patterns of `x`, shape (n,), and whether all are multiples of 1 / `inverse`."""
 
 def loss(x: Real, y: Real) -> tuple[float, float, int, int]:
     """Compare values with the values that they decode to, both of shape (n,) and one type.

@@ -189,7 +189,7 @@ def block_members(model: Model) -> set[str]:
 
 
 def quantizable(tensor: TensorFacts) -> bool:
-    """Return whether a tensor has finite floats whose squares fit float64: no step suits others."""
+    """Return whether all values are finite floats whose squares fit float64; only these can be quantized."""
     if tensor.stored.kind != "f" or not tensor.array.size:
         return False
     largest = max(-tensor.bounds[0], tensor.bounds[1])  # no comparison with a not-a-number is true

@@ -60,7 +60,7 @@ class Task(ABC, Generic[Result]):
 
     @property
     def inline(self) -> bool:
-        """Whether the calling thread runs it, whoever runs the others."""
+        """True if the task always runs in the calling thread."""
         return False
 
     @abstractmethod
@@ -172,7 +172,7 @@ class Pool:
                     ahead, count = ahead - sizes[own], count - 1
 
     def _has_room(self, count: int, ahead: int, nbytes: int) -> bool:
-        """Whether a task may begin, beside as many of so many bytes."""
+        """Return whether a task of ``nbytes`` may begin beside ``count`` tasks of ``ahead`` bytes in all."""
         if self._has_threads:
             return ahead + nbytes <= WINDOW or count <= self._jobs
         return count < self._jobs or (count < 2 * self._jobs and ahead + nbytes <= 2 * self._jobs * WINDOW)
@@ -280,7 +280,7 @@ def _fail(error: Exception) -> None:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Whether an error of a future is the executor's own: :func:`perform` raises none.
+    """Return whether an error of a future comes from the executor; :func:`perform` raises none.
 
     The CancelledErrors of dask and asyncio are no ordinary exceptions.
     """

@@ -181,7 +181,7 @@ class _Walk:
         return axis.known
 
     def same(self, axes: Sequence[Axis]) -> Axis:
-        """What is the same of all operands; extents of 1 are repeated."""
+        """Return the tracks that all operands share; extents of 1 are repeated."""
         wide = [axis for axis in axes if not self.is_single(axis)]
         if not wide:
             return axes[0] if axes else self.tracks.fixed(1)
@@ -199,7 +199,7 @@ class _Walk:
         return found[0]
 
     def is_single(self, axis: Axis) -> bool:
-        """Whether an extent is 1."""
+        """Return whether an extent is 1."""
         ids = self.ids(axis)
         return ids is not None and len(ids) == 1
 
@@ -484,7 +484,7 @@ class _Walk:
         return [*before, *found, *after]
 
     def stays(self, axis: Axis, extent: int) -> bool:
-        """Whether an extent stays as it is; channels have to where it is given as a number."""
+        """Return whether an extent is constant; channels stay if it is given as a number."""
         ids = self.ids(axis)
         if extent and (ids is None or len(ids) != extent):
             return False

@@ -84,6 +84,22 @@ class Graph:
     aligns_last: bool = False
 
 
+class GraphBuilder:
+    """Base class of front-ends: the values of a graph in order."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+
+    def add(self, operation: str, inputs: dict[str, Value], target: Value | None = None) -> Value:
+        """Return the result of an operation, appended to the values."""
+        value = target or Value()
+        value.operation, value.inputs = operation, inputs
+        for used in inputs.values():
+            used.users.append(value)
+        self.values.append(value)
+        return value
+
+
 def integers(numbers: Iterable[int]) -> Value:
     """Return an array of integers."""
     return Value(items=[Value(constant=number) for number in numbers])

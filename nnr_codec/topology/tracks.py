@@ -1,4 +1,4 @@
-"""Which indices of tensors are the same channels of a network: numbered, joined, fixed, and told as Channels.
+"""Groups of tensor indices that are the same channel of a network: numbered, joined, fixed, and returned as Channels.
 
 A track is one channel of one extent, of a tensor or of an activation; an extent is an array of tracks. Whoever walks
 through a graph joins the tracks that operations make the same, and fixes those that have to stay.
@@ -65,7 +65,7 @@ class Tracks:
         self._fixed[id(ids)] = ids
 
     def is_fixed(self, ids: Ids) -> bool:
-        """Whether these were fixed, as they are."""
+        """Return whether these channels are fixed."""
         return id(ids) in self._fixed
 
     def join(self, one: Ids, other: Ids) -> None:

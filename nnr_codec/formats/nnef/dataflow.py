@@ -146,7 +146,7 @@ class _Follower:
         return value
 
     def lose(self, expression: Expression, names: _Names) -> Value:
-        """What is not followed; it may use any number of times what it names."""
+        """Return a value for an expression that is not followed, which may use its operands any number of times."""
         for node in walk(expression):
             if isinstance(node, Identifier) and node.name in names:
                 names[node.name].users += [self.unknown, self.unknown]
@@ -210,7 +210,7 @@ class _Follower:
         return self.new(operation if understood else "", bound, operation)
 
     def inlined(self, fragment: Fragment, names: _Names, depth: int) -> Value:
-        """What a fragment gives for the values of its parameters."""
+        """Return the results of a fragment for the values of its parameters."""
         for parameter in fragment.parameters:
             if parameter.name.name not in names and parameter.default is not None:
                 names[parameter.name.name] = self.value(parameter.default, {}, depth + 1)

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 
 from ...topology import graph as topology
-from ...topology.graph import Tensor, Value, integers
+from ...topology.graph import GraphBuilder, Tensor, Value, integers
 from .constants import evaluate
 from .graph import OnnxGraph, OnnxNode
 
@@ -31,14 +31,14 @@ def flow(graph: OnnxGraph) -> topology.Graph:
     return topology.Graph(_Follower(graph).run(), aligns_last=True)
 
 
-class _Follower:
+class _Follower(GraphBuilder):
     def __init__(self, graph: OnnxGraph) -> None:
         self.graph, self.opset = graph, graph.opset
         replaceable = graph.inputs if graph.ir_version >= _REPLACEABLE else set()
         self.slots = {name: slot for name, slot in graph.values.items() if name not in replaceable}
         self.constants = {name: each for name, each in graph.constants.items() if name not in replaceable}
         self.names: dict[str, Value] = {}
-        self.values: list[Value] = []
+        super().__init__()
         self.unknown = Value()
 
     def run(self) -> list[Value]:
@@ -76,15 +76,6 @@ class _Follower:
         operation, inputs = made or ("", {str(k): self.value(name) for k, name in enumerate(node.inputs) if name})
         self.add(operation, inputs, target)
         self.values += others
-
-    def add(self, operation: str, inputs: dict[str, Value], target: Value | None = None) -> Value:
-        """Return a value that an operation gives."""
-        value = target or Value()
-        value.operation, value.inputs = operation, inputs
-        for used in inputs.values():
-            used.users.append(value)
-        self.values.append(value)
-        return value
 
     def value(self, name: str) -> Value:
         """Return the value of a name: what a node gives, a tensor, a constant or an input of the graph."""

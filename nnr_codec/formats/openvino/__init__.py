@@ -44,7 +44,7 @@ _SIZE = "openvino:size"
 
 
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this begins as the XML of an IR does."""
+    """Return whether the content begins like the XML of an IR."""
     if isinstance(source, Path) and not source.is_file():
         return False
     with opened_file(source) as file:
@@ -52,7 +52,7 @@ def recognise(source: Path | BinaryIO) -> bool:
 
 
 def owns(topology: Topology) -> bool:
-    """Whether the topology is the XML of an IR."""
+    """Return whether the topology is the XML of an IR."""
     return is_ir(topology.data[:_BEGINNING])
 
 
@@ -67,7 +67,7 @@ def wiring(topology: Topology) -> Wiring:
 
 
 def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
-    """Which channels of the network could be removed, where some constants have other shapes.
+    """Return the prunable channels of the network; ``shapes`` replace shapes of constants.
 
     Raises FormatError or LimitError where the XML cannot be read.
     """
@@ -170,7 +170,7 @@ def _end(constants: Mapping[str, IrConstant]) -> int:
 
 
 def _size(model: Model, constants: Mapping[str, IrConstant]) -> int:
-    """How many bytes the ``.bin`` shall have."""
+    """Return the required size of the ``.bin`` in bytes."""
     text = model.metadata.get(_SIZE)
     if text is None:
         return _end(constants)

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from ...topology.graph import Graph, Tensor, Value, integers
+from ...topology.graph import Graph, GraphBuilder, Tensor, Value, integers
 from .ir import CONSTANTS, IrConstant
 from .layers import IrLayer, IrNetwork, Port, range_of, read_layers
 
@@ -29,14 +29,14 @@ def flow(data: bytes, constants: Mapping[str, IrConstant]) -> Graph:
     return Graph(_Follower(read_layers(data), constants).run(), aligns_last=True)
 
 
-class _Follower:
+class _Follower(GraphBuilder):
     def __init__(self, network: IrNetwork, constants: Mapping[str, IrConstant]) -> None:
         self.network = network
         self.constants = {(constant.offset, constant.nbytes): constant for constant in constants.values()}
         self.shared = Counter(range_of(attributes) for _, attributes in network.constants)
         self.used = {*network.sources.values()}
         self.outputs: dict[tuple[str, str], Value] = {}
-        self.values: list[Value] = []
+        super().__init__()
         self.unknown = Value()
 
     def run(self) -> list[Value]:
@@ -87,15 +87,6 @@ class _Follower:
         target, *others = targets
         self.add(*(made or ("", {str(k): value for k, value in enumerate(inputs)})), target)
         self.values += others
-
-    def add(self, operation: str, inputs: dict[str, Value], target: Value | None = None) -> Value:
-        """Return a value that an operation gives."""
-        value = target or Value()
-        value.operation, value.inputs = operation, inputs
-        for used in inputs.values():
-            used.users.append(value)
-        self.values.append(value)
-        return value
 
     # -------------------------------------------------------------------------------------------- operations
     def parameter(self, layer: IrLayer, inputs: _Inputs) -> _Made | None:

@@ -87,7 +87,7 @@ def bits_of(stored: StoredType) -> int:
 
 
 class _EnoughError(Exception):
-    """What was asked is known."""
+    """Ends parsing as soon as the answer is known."""
 
 
 @dataclass
@@ -218,7 +218,7 @@ class _Reader:
 
 
 def is_ir(beginning: bytes) -> bool:
-    """Whether an XML that begins so is an IR: a ``net`` that has a version, and then layers."""
+    """Return whether an XML with this beginning is an IR: a ``net`` with a version, followed by layers."""
     reader = _Reader(Limits(), until_layers=True)
     try:
         for part in _parts(beginning):

@@ -45,7 +45,7 @@ class PackedEntry(Entry):
 
 
 def entry_of(constant: IrConstant) -> Entry:
-    """How a constant is read."""
+    """Return the entry that reads a constant."""
     kind = PackedEntry if bits_of(constant.stored) < 8 else Entry
     return kind(constant.stored.name, constant.shape, constant.offset, constant.nbytes)
 
@@ -79,7 +79,7 @@ def check_size(constants: Collection[IrConstant], size: int) -> None:
 
 
 def count_left_out(file: BinaryIO, constants: Iterable[IrConstant], size: int) -> int:
-    """How many bytes of a ``.bin`` that are not 0 belong to no constant, or have bits that belong to none."""
+    """Return the number of nonzero bytes of a ``.bin`` that are not, or not entirely, part of a constant."""
     count = at = 0
     for constant in sorted(constants, key=lambda constant: constant.offset):
         count += _count(file, at, constant.offset)
@@ -91,7 +91,7 @@ def count_left_out(file: BinaryIO, constants: Iterable[IrConstant], size: int) -
 
 
 def _count(file: BinaryIO, start: int, end: int) -> int:
-    """How many bytes of a range are not 0."""
+    """Return the number of nonzero bytes of a range."""
     file.seek(start)
     count = 0
     while start < end:
