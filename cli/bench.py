@@ -88,12 +88,12 @@ def bench(
                 runs += contenders.theirs(race, other, qps)
             with printer.progress(name, len(runs)) as advance:
                 rows = []
-                for run in runs:
+                for k, run in enumerate(runs, 1):
                     try:
                         rows.append(run())
                     except contenders.PeerError as error:
                         printer.warning(str(error))
-                    advance(name)
+                    advance(name, k, len(runs))
             if as_json:
                 found += [{"model": name, **_numbers(row)} for row in rows]
             else:

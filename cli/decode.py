@@ -159,12 +159,12 @@ def _decode(
                 f"{bitstream} is {update}: these are differences; nnr update {command} adds them to a model"
             )
         point = maps.point_of(file, sparsify, prune)
-        advance = stack.enter_context(printer.progress("decoding", len(names or file)))
+        progress = stack.enter_context(printer.progress("decoding", len(names or file)))
 
-        def note(name: str) -> None:
+        def note(name: str, done: int, total: int) -> None:
             info = file.info[name]
             printer.detail(f"{name}: {info.type} {output.dims(info.shape)}")
-            advance(name)
+            progress(name, done, total)
 
         if point:
             model = nnr.folded(file.decode(note, allow_missing=allow_missing, jobs=jobs), reduce=[point.step])

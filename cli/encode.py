@@ -16,8 +16,6 @@ from .coding import LOSSLESS
 from .diff import errors_told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import nnr_codec as nnr
     from nnr_codec.compare import LossSummary, ModelDifference
 
@@ -210,19 +208,13 @@ def encode(
             continue
         asked = maps.measured(source, model, config, evaluation, jobs, printer) if evaluation else config
         kept = io.BytesIO() if stream and check else None
-        with params.resumable(resume, models[:k]), printer.progress("encoding", len(source)) as advance:
-
-            def note(tensor: Any, advance: Callable[[str], None] = advance) -> None:
-                bits = f", {8 * tensor.unit_bytes / tensor.parameters:.2f} bits/parameter" if tensor.parameters else ""
-                printer.detail(f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes{bits}")
-                advance(tensor.name)
-
+        with params.resumable(resume, models[:k]), printer.progress("encoding", len(source)) as progress:
             report = nnr.encode_file(
                 source,
                 kept or stream or place,
                 asked,
                 overwrite=force,
-                progress=note,
+                progress=progress,
                 jobs=jobs,
                 statistics=bool(reports),
                 resume=resume,
@@ -232,6 +224,9 @@ def encode(
         report.source = "" if model == "-" else os.path.basename(os.path.normpath(model))
         for name in reports:
             report.save(name, overwrite=force)
+        for tensor in report.tensors.values():
+            bits = f", {8 * tensor.unit_bytes / tensor.parameters:.2f} bits/parameter" if tensor.parameters else ""
+            printer.detail(f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes{bits}")
         for line in steps_told(asked, report):
             printer.note(line)
         printer.note(f"{model} -> {place}: {summary(report, file_size(model))} in {report.seconds:.2f} s")
@@ -254,10 +249,10 @@ def compared(
 
     config = report.config
     apart = source.topology if config and config.topology == "external" else None
-    with printer.progress("checking", len(source)) as advance:
+    with printer.progress("checking", len(source)) as progress:
         written = nnr.open(bitstream, limits=limits, topology=apart)
         with written.deferred(allow_missing=True, jobs=jobs) as decoded:
-            return nnr.compare_models(nnr.folded(source, config), decoded, lambda: advance(""))
+            return nnr.compare_models(nnr.folded(source, config), decoded, progress)
 
 
 def data_of(known: nnr.Model) -> dict[str, Any]:

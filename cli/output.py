@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     import nnr_codec as nnr
+    from nnr_codec.model import Progress
 
 WIDE = 100_000  # width of a table in a file, which is not limited by a terminal
 INTERVAL = 10.0  # seconds between lines of progress
@@ -63,8 +64,8 @@ class Printer:
             say(text)
 
     @contextlib.contextmanager
-    def progress(self, label: str, total: int) -> Iterator[Callable[[str], None]]:
-        """Yield a function that counts a finished item, whose name it takes.
+    def progress(self, label: str, total: int) -> Iterator[Progress]:
+        """Yield a ``progress`` callback for functions of nnr_codec.
 
         A terminal has a bar, which is removed at the end. When verbose, there is a line every 10 seconds instead.
         """
@@ -73,7 +74,7 @@ class Printer:
                 yield advance
             return
         if self.quiet or not _is_terminal(sys.stderr):
-            yield lambda name: None
+            yield lambda name, done, total: None
             return
         from rich import progress
 
@@ -86,23 +87,23 @@ class Printer:
         )
         with progress.Progress(*columns, console=_console(stderr=True), transient=True) as bar:
             task = bar.add_task(label, total=total)
-            yield lambda name: bar.advance(task)
+            yield lambda name, done, total: bar.update(task, completed=done, total=total)
 
 
 @contextlib.contextmanager
-def _progress_lines(label: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function that counts items; meanwhile a thread prints their number and the last name."""
-    done, last, ended = 0, "", threading.Event()
+def _progress_lines(label: str, total: int) -> Iterator[Progress]:
+    """Yield a callback; meanwhile a thread prints the number of finished items and the last name."""
+    line, ended = f"{label}: 0 of {total:,} done", threading.Event()
 
-    def advance(name: str) -> None:
-        nonlocal done, last
-        done, last = done + 1, f", {name}" if name else ""
+    def advance(name: str, done: int, total: int) -> None:
+        nonlocal line
+        line = f"{label}: {done:,} of {total:,} done, {name}"
 
-    def tell() -> None:
+    def repeat() -> None:
         while not ended.wait(INTERVAL):
-            say(f"{label}: {done:,} of {total:,} done{last}")
+            say(line)
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
     try:
         yield advance

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .dtypes import bit_patterns, stored_type
 from .errors import FormatError
-from .model import Array, Model
+from .model import Array, Model, Progress
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def _errors(before: npt.NDArray[Any], after: npt.NDArray[Any], work: np.dtype[An
 def compare_models(
     expected: Model | Mapping[str, Array],
     got: Model | Mapping[str, Array],
-    progress: Callable[[], None] | None = None,
+    progress: Progress | None = None,
 ) -> ModelDifference:
     """Compare the tensors of two models by name, one at a time.
 
@@ -277,23 +277,23 @@ def compare_models(
     expected, got : Model or mapping of str to ndarray
         An opened bitstream (:func:`nnr_codec.open`) decodes each tensor when it is compared.
     progress : callable, optional
-        Called after each tensor.
+        Called as ``progress(name, done, total)`` after each tensor.
     """
     known, names = set(expected), set(got)
     found = ModelDifference(extra=[name for name in got if name not in known])
-    for name in expected:
-        if name not in names:
-            found.missing.append(name)
-            continue
-        before, after = np.asarray(expected[name]), np.asarray(got[name])
-        if before.dtype.name != after.dtype.name:
-            found.dtypes[name] = before.dtype.name, after.dtype.name
-        if before.shape != after.shape:
-            found.shapes[name] = before.shape, after.shape
+    for done, name in enumerate(expected, 1):
+        if name in names:
+            before, after = np.asarray(expected[name]), np.asarray(got[name])
+            if before.dtype.name != after.dtype.name:
+                found.dtypes[name] = before.dtype.name, after.dtype.name
+            if before.shape != after.shape:
+                found.shapes[name] = before.shape, after.shape
+            else:
+                found.tensors[name] = compare_tensors(before, after)
         else:
-            found.tensors[name] = compare_tensors(before, after)
+            found.missing.append(name)
         if progress:
-            progress()
+            progress(name, done, len(expected))
     return found
 
 

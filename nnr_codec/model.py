@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.generic]
+#: Called as ``progress(name, done, total)`` after each tensor: its name, the number of finished tensors, and of all.
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

@@ -387,7 +387,7 @@ def test_threads_that_are_shut_down(when: int, tmp_path: Path) -> None:
     ):
         executor = ThreadPoolExecutor(1)
 
-        def end(_: object, executor: ThreadPoolExecutor = executor) -> None:
+        def end(*_: object, executor: ThreadPoolExecutor = executor) -> None:
             executor.shutdown(wait=False, cancel_futures=True)
 
         if not when:
@@ -541,8 +541,8 @@ def test_dask_with_a_worker_killed_on_the_way(tmp_path: Path) -> None:
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
         done: list[object] = []
 
-        def kill(tensor: object) -> None:
-            done.append(tensor)
+        def kill(name: str, *_: int) -> None:
+            done.append(name)
             if len(done) == 5:
                 os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
 

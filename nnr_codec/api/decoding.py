@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypedDict, Unpack, cast, overload
 
@@ -14,7 +14,7 @@ from ..config import check_options
 from ..decoder.index import NnrFile
 from ..formats import TopologySource
 from ..limits import Limits
-from ..model import Model
+from ..model import Model, Progress
 from .files import checkpoint_for
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def decode_file(
     *,
     format: str | None = None,
     overwrite: bool = False,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
     names: Iterable[str] | None = None,
     allow_missing: bool = False,
     jobs: int = 1,
@@ -165,7 +165,7 @@ def decode_file(
     format, overwrite
         As for :func:`save`.
     progress : callable, optional
-        Called with the name of each decoded tensor.
+        Called as ``progress(name, done, total)`` after each tensor.
     names : iterable of str, optional
         Tensors to decode; default: all.
     allow_missing, jobs, executor

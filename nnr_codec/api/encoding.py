@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from .. import __version__, formats
 from ..config import EncoderConfig, EncoderOptions, configured
-from ..encoder.encode import Progress, encode_units
+from ..encoder.encode import encode_units
 from ..encoder.tensor_report import TensorReport
 from ..files import output_file
 from ..parallel.checkpoint import Checkpoint
@@ -19,6 +19,7 @@ from .preparation import prepared_model, with_all_amounts
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from ..model import Progress
     from .arguments import ModelSource, Target
 
 
@@ -100,7 +101,7 @@ def encode_file(
     overwrite : bool
         Replace an existing file; otherwise raise FileExistsError.
     progress : callable, optional
-        Called with a TensorReport after each tensor.
+        Called as ``progress(name, done, total)`` after each tensor, in the calling thread.
     statistics : bool
         Decode the output and measure the data for ``to_json``, ``to_html`` and ``save`` of the report.
     resume : bool
@@ -118,9 +119,8 @@ def encode_file(
     notes = Notes(prepared, report)
 
     def note(tensor: TensorReport) -> None:
-        taken = notes.take(tensor)
-        if progress and taken:
-            progress(taken)
+        if notes.take(tensor) and progress:
+            progress(tensor.name, len(report.tensors), len(prepared.restored.tensors))
 
     def write(file: BinaryIO, checkpoint: Checkpoint | None) -> None:
         nonlocal started

@@ -78,7 +78,7 @@ class DeferredTensors(Mapping[str, Array]):
         As for :func:`decode_groups`.
     stored : Stored, optional
         Checkpoint of the tensors of groups.
-    progress : callable, optional
+    note : callable, optional
         Called with each name when its tensor is first available.
     """
 
@@ -93,7 +93,7 @@ class DeferredTensors(Mapping[str, Array]):
         jobs: int = 1,
         executor: Executor | None = None,
         stored: Stored | None = None,
-        progress: Callable[[str], None] | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> None:
         self._infos, self._access, self._budget, self._stack = infos, access, budget, stack
         self._options: dict[str, Any] = {
@@ -102,9 +102,9 @@ class DeferredTensors(Mapping[str, Array]):
             "executor": executor,
             "stored": stored,
         }
-        self._progress, self._lock = progress, RLock()
+        self._note, self._lock = note, RLock()
         self._kept = _Kept(stack)
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
         self._charged: set[str] = set()
         self._decoded: Iterator[dict[str, Array]] | None = None
         self._plan(infos)
@@ -152,9 +152,9 @@ class DeferredTensors(Mapping[str, Array]):
             tensor = self._access.make(own, found, budget)
             if own != name:
                 self._charge_tie(tensor, found[-1].label if found else "")
-            if self._progress and name not in self._told:
-                self._told.add(name)
-                self._progress(name)
+            if self._note and name not in self._noted:
+                self._noted.add(name)
+                self._note(name)
             return tensor
 
     def _charge_tie(self, tensor: Array, label: str) -> None:

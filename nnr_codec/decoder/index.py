@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -33,10 +34,19 @@ if TYPE_CHECKING:
 
     from ..bitstream.source import Bitstream
     from ..formats import TopologySource
+    from ..model import Progress
     from ..parallel.checkpoint import Checkpoint
 
 #: Bytes hashed at a time.
 _CHUNK = 1 << 20
+
+
+def _counted(progress: Progress | None, total: int) -> Callable[[str], None] | None:
+    """Return a function that calls ``progress`` with the name it is given, and the count."""
+    if progress is None:
+        return None
+    numbers = count(1)
+    return lambda name: progress(name, next(numbers), total)
 
 
 class NnrFile(Mapping[str, Array]):
@@ -156,7 +166,7 @@ class NnrFile(Mapping[str, Array]):
 
     def decode(
         self,
-        progress: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
         *,
         names: Iterable[str] | None = None,
         raw: bool = False,
@@ -171,7 +181,7 @@ class NnrFile(Mapping[str, Array]):
         Parameters
         ----------
         progress : callable, optional
-            Called with each name as soon as its tensor is decoded.
+            Called as ``progress(name, done, total)`` as soon as a tensor is decoded, in the calling thread.
         names : iterable of str, optional
             Tensors to decode; other units are skipped. A partial result has no topology. With ``raw``, all Rec* tensors
             of the units of these tensors.
@@ -191,6 +201,8 @@ class NnrFile(Mapping[str, Array]):
         budget, restorer = Budget(self._reader.limits), None
         if not raw:
             restorer = self._parser.restorer(budget, names)
+        total = sum([len(task.parts) for group in groups for task in group.tasks]) if raw else self._count(names)
+        note = _counted(progress, total)
         # Without record, masks and selection, unit tensors are the model tensors.
         plain = names is None and not self._restoration.changes and not self._parser.pruning.has_masks
         tensors = decode_groups(
@@ -200,7 +212,7 @@ class NnrFile(Mapping[str, Array]):
             state=UpdateState() if state is None else state,
             raw=raw,
             deliver=partial(self._deliver, restorer) if restorer and not plain else None,
-            progress=progress,
+            note=note,
             jobs=jobs,
             executor=executor,
         )
@@ -211,8 +223,8 @@ class NnrFile(Mapping[str, Array]):
             return Model(tensors, self._topology_for(names), pruned=pruned)
         for name, tensor in restorer.finish():
             tensors[name] = tensor
-            if progress:
-                progress(name)
+            if note:
+                note(name)
         model = self._model({name: tensors[name] for name in self.info if name in tensors}, names)
         if warn:
             self.warn()
@@ -241,7 +253,7 @@ class NnrFile(Mapping[str, Array]):
     @contextmanager
     def deferred(
         self,
-        progress: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
         *,
         names: Iterable[str] | None = None,
         allow_missing: bool = False,
@@ -273,7 +285,7 @@ class NnrFile(Mapping[str, Array]):
                 jobs=jobs,
                 executor=executor,
                 stored=Stored(checkpoint, about) if checkpoint else None,
-                progress=progress,
+                note=_counted(progress, self._count(names)),
             )
             yield self._model(tensors, names)
 
@@ -292,6 +304,9 @@ class NnrFile(Mapping[str, Array]):
             return None, groups
         names = set(names)
         return names, self._groups_of(names)
+
+    def _count(self, names: set[str] | None) -> int:
+        return len(self.info if names is None else names)
 
     def _topology_for(self, names: set[str] | None) -> Topology | None:
         """Return the topology if all tensors of the model are selected."""

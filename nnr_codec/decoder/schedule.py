@@ -39,7 +39,7 @@ def decode_groups(
     state: UpdateState,
     raw: bool = False,
     deliver: Deliver | None = None,
-    progress: Callable[[str], None] | None = None,
+    note: Callable[[str], None] | None = None,
     executor: Executor | None = None,
     jobs: int = 1,
 ) -> dict[str, Array]:
@@ -58,8 +58,8 @@ def decode_groups(
         See :meth:`Group.decode`.
     deliver : callable, optional
         Called with each tensor in the calling thread, in bitstream order; without it they are given as they are.
-    progress : callable, optional
-        Told each name of what is given, likewise.
+    note : callable, optional
+        Called with the name of each returned tensor, in the calling thread.
     executor : concurrent.futures.Executor, optional
         Takes the work. Threads share large tensors that have entry points; others take whole ones, see
         :class:`nnr_codec.parallel.pool.Pool`. The call must not come from one of its own workers.
@@ -82,8 +82,8 @@ def decode_groups(
                 del array
                 for name, tensor in given:
                     tensors[name] = tensor
-                    if progress:
-                        progress(name)
+                    if note:
+                        note(name)
     return tensors
 
 

@@ -33,13 +33,10 @@ if TYPE_CHECKING:
 SURE = 0.99
 
 
-Progress = Callable[[TensorReport], None]
-
-
 def encode_units(
     prepared: Prepared,
     config: EncoderConfig,
-    progress: Progress | None = None,
+    note: Callable[[TensorReport], None] | None = None,
     *,
     jobs: int = 1,
     executor: Executor | None = None,
@@ -77,7 +74,7 @@ def encode_units(
 
         resumption = Resumption(checkpoint, prepared, config, read, pool) if checkpoint else None
         settled = resumption.settled(config, settle) if resumption else settle()
-        done = yield from _units(prepared, settled, read, pool, progress, statistics, resumption)
+        done = yield from _units(prepared, settled, read, pool, note, statistics, resumption)
         if not asked:
             return
         warn_of_loss(done.losses, asked, prepared)
@@ -104,7 +101,7 @@ def _units(
     config: EncoderConfig,
     read: TensorReader,
     pool: Pool,
-    progress: Progress | None,
+    note: Callable[[TensorReport], None] | None,
     statistics: bool = False,
     resumption: Resumption | None = None,
 ) -> Generator[bytes, None, _Done]:
@@ -134,9 +131,9 @@ def _units(
             with_code = UNIT_BYTES + len(plan.ids[0]) + RECORD_BYTES + CODE_BYTES + coded.least_bytes
             least += max(min(unit_bytes, with_code) - coded.least_bytes, 0)
         losses |= coded.losses
-        if progress:
+        if note:
             for report in _reports(plan, coded, unit_bytes, losses):
-                progress(report)
+                note(report)
         yield from coded.units
     return _Done(layout.units, nbytes, least, losses)
 

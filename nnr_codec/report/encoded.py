@@ -172,10 +172,10 @@ class Notes:
         report.source_bytes, report.parameters = source_size(prepared.source or prepared.restored)
         self._held: dict[str, TensorReport] = {}
 
-    def take(self, tensor: TensorReport) -> TensorReport | None:
+    def take(self, tensor: TensorReport) -> bool:
         """Add a tensor report; that of a decomposed weight follows its factors and includes their sizes.
 
-        Returns None for a tensor that the caller's model lacks: a factor, or a new scale, which counts for its weight.
+        Returns whether the caller's model has the tensor. A factor or a new scale counts for its weight.
         """
         weight, report = self._factors.get(tensor.name), self._report
         if weight is not None:
@@ -183,13 +183,13 @@ class Notes:
             nbytes, seconds = held.unit_bytes + tensor.unit_bytes, held.seconds + tensor.seconds
             self._held[weight] = replace(held, unit_bytes=nbytes, seconds=seconds)
         if tensor.name not in self._restored:
-            return None
+            return False
         if tensor.name in self._held:
             both = self._held.pop(tensor.name)
             told = both.statistics and replace(both.statistics, levels=None, rows_skipped=None, shift_parameter_ids={})
             tensor = replace(tensor, unit_bytes=both.unit_bytes, seconds=both.seconds, statistics=told)
         report.tensors[tensor.name] = tensor
-        return tensor
+        return True
 
 
 class Witness:

@@ -235,7 +235,7 @@ def test_progress_without_a_terminal(capsys: Capture, monkeypatch: pytest.Monkey
     monkeypatch.setattr(output, "INTERVAL", 0.01)
     for verbose in (True, False):
         with output.Printer(verbose=verbose).progress("encoding", 3) as advance:
-            advance("conv1.weight")
+            advance("conv1.weight", 1, 3)
             time.sleep(0.1)
         lines = capsys.readouterr().err.splitlines()
         assert set(lines[1:]) == ({"encoding: 1 of 3 done, conv1.weight"} if verbose else set())

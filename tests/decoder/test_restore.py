@@ -378,10 +378,17 @@ def test_progress_tells_of_tensors_of_the_model() -> None:
     data, want = many()
     told: list[str] = []
     file = nnr.open(data)
-    file.decode(told.append)
+
+    def note(name: str, done: int, total: int) -> None:
+        told.append(name)
+        assert (done, total) == (len(told), count)
+
+    count = len(want)
+    file.decode(note)
     assert told == list(want)
     told.clear()
-    file.decode(told.append, names=["f", "tied"])
+    count = 2
+    file.decode(note, names=["f", "tied"])
     assert sorted(told) == ["f", "tied"]
     with pytest.raises(KeyError):
         file.decode(names=["f#bits"])

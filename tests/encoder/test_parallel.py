@@ -124,12 +124,12 @@ def test_the_executor_survives_an_error() -> None:
 def test_progress_is_in_order_and_in_the_calling_thread(tmp_path: Path) -> None:
     source, told = tensors(), []
 
-    def note(tensor: Any) -> None:
+    def note(name: str, done: int, total: int) -> None:
         assert threading.current_thread() is threading.main_thread()
-        told.append(tensor.name)
+        told.append((name, done, total))
 
     nnr.encode_file(source, tmp_path / "a.nnr", progress=note, jobs=4)
-    assert told == list(source)
+    assert told == [(name, k, len(source)) for k, name in enumerate(source, 1)]
     nnr.encode_file(source, tmp_path / "b.nnr")
     assert (tmp_path / "a.nnr").read_bytes() == (tmp_path / "b.nnr").read_bytes()
 
