@@ -26,6 +26,7 @@ Floats = npt.NDArray[np.float32]
 
 MODELS = (SHARED or Path()) / "models"
 NAMES = ["digits_cnn_irv10", "resnet20_cifar10_irv11", "squeezenet1_0_deepcompression_irv11"]
+MARKED = [*NAMES[:2], pytest.param(NAMES[2], marks=pytest.mark.slow)]
 #: Bytes of a whole bitstream, in percent of the .bin, and the least SNR in dB of outputs, at the default settings.
 DEFAULTS = dict(zip(NAMES, [(29, 45), (38, 29), (11, 40)], strict=True))
 
@@ -64,7 +65,7 @@ def through(path: Path, target: Path, **options: Any) -> int:
 
 # ------------------------------------------------------------------------------------------------ real models
 @needs_shared
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MARKED)
 def test_lossless(name: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     source, target = MODELS / f"{name}.xml", tmp_path / "out.xml"
     size = through(source, target, exact=True)
@@ -76,7 +77,7 @@ def test_lossless(name: str, tmp_path: Path, record_property: Callable[[str, obj
 
 
 @needs_shared
-@pytest.mark.parametrize("name", [*NAMES[:2], pytest.param(NAMES[2], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", MARKED)
 def test_default(name: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     source, target = MODELS / f"{name}.xml", tmp_path / "out.xml"
     size = through(source, target)
@@ -100,7 +101,7 @@ def test_default(name: str, tmp_path: Path, record_property: Callable[[str, obje
 
 
 @needs_shared
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MARKED)
 def test_what_is_no_matrix_of_weights(name: str) -> None:
     """Integers are what they were, by default as well."""
     source = nnr.load(MODELS / f"{name}.xml")
