@@ -18,7 +18,7 @@ import nnr_codec as nnr
 
 
 def decode(bitstreams: list[bytes]) -> dict[str, np.ndarray]:
-    """Return the tensors of the last bitstream by name; ValueError if it is invalid."""
+    """Return the tensors of the last bitstream by name; NnrError if it is invalid."""
     if len(bitstreams) == 1:
         return {name: np.asarray(tensor) for name, tensor in nnr.decode(bitstreams[0]).tensors.items()}
     decoder = nnr.UpdateDecoder()
@@ -29,7 +29,7 @@ if __name__ == "__main__":
     source, folder, *earlier = sys.argv[1:]
     try:
         tensors = decode([Path(path).read_bytes() for path in (*earlier, source)])
-    except ValueError as error:
+    except nnr.NnrError as error:
         sys.exit(str(error))
     for name, tensor in tensors.items():
         np.save(Path(folder, quote(name, safe="") + ".npy"), tensor)

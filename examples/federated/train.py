@@ -1,9 +1,9 @@
 """Train a network for digits with four clients, with and without nnr_codec, and compare accuracy and bytes.
 
-``python examples/federated/train.py`` prints a row for each of 30 rounds, in about two minutes; ``--rounds 5`` is
-shorter. Requires scikit-learn, and matplotlib for ``--plot FOLDER``, which draws the curves. In each round the clients
-start from the server's model, train with their own images, and send the difference. The server adds the mean of these
-updates to its model.
+``python examples/federated/train.py`` prints a row for each of 30 rounds, in about a minute of CPU time. Requires
+scikit-learn, and matplotlib for ``--plot FOLDER``, which draws the curves. In each round the clients start from the
+server's model, train with their own images, and send the difference. The server adds the mean of these updates to its
+model.
 
 The lossy codec costs no accuracy, because encoders keep the error of an update (``error_feedback``) and add it to the
 next one.
