@@ -50,7 +50,8 @@ Examples:
   nnr encode model.nnef -o model.nnr --fold-batchnorm --indexed-references --check
   nnr encode model.nnef -o model.nnr --fixed-point q7.8 --fold-batchnorm
   nnr encode model.nnef -o model.nnr --reduce 'sparsify(ratio=0.6), fold'
-  nnr encode model.onnx -o model.nnr --map sparsification --evaluate 'python evaluate.py'
+  nnr encode examples/digits/digits.nnef -o digits.nnr --map sparsification \\
+    --evaluate 'python examples/digits/evaluate.py'
 
 \b
 Keys of a rule: qp, quality, snr, max_error, fine_vectors, dependent_quantization, exact,

@@ -46,6 +46,7 @@ napoleon_use_ivar = True
 OUTSIDE = {
     "changelog": "CHANGELOG.md",
     "contributing": "CONTRIBUTING.md",
+    "examples": "examples/README.md",
     "reference/vectors": "bitstream_vectors/README.md",
 }
 #: Relative links of Markdown.

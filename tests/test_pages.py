@@ -35,7 +35,12 @@ from .formats.test_between import KERAS, LARGE, WEIGHT, make_openvino, make_skri
 pytestmark = pytest.mark.medium
 
 ROOT = Path(__file__).resolve().parents[1]
-MARKDOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MARKDOWN = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "examples" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 BLOCK = re.compile(r"(?P<kept><!-- not run: .+? -->\n)?^```(?P<language>sh|python)\n(?P<text>.+?)^```$", re.M | re.S)
 #: Commands of other programs, which have tests of their own or install something.
 OTHERS = (
@@ -192,7 +197,7 @@ def test_blocks(page: Path, names: dict[str, Any], capsys: pytest.CaptureFixture
                     continue
                 assert words[0] == "nnr", line
                 package = next((absent[word] for word in words if word in absent), "")
-                if "--evaluate" in words and not find_spec("onnxruntime"):
+                if "python evaluate.py" in words and not find_spec("onnxruntime"):
                     package = "onnxruntime"
                 if package:
                     absent |= dict.fromkeys(

@@ -54,8 +54,8 @@ def defects(path: Path) -> list[str]:
 
 
 def test_prose_avoids_phrases() -> None:
-    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    files += [path for folder in ("nnr_codec", "cli") for path in (ROOT / folder).rglob("*.py")]
+    files = [ROOT / "README.md", ROOT / "examples" / "README.md", *(ROOT / "docs").rglob("*.md")]
+    files += [path for folder in ("nnr_codec", "cli", "examples") for path in (ROOT / folder).rglob("*.py")]
     checked = {path.relative_to(ROOT).as_posix(): path for path in files}
     assert not {n: wrong for n, path in checked.items() if not EXEMPT.match(n) and (wrong := defects(path))}
 

@@ -1,6 +1,7 @@
 """Accuracy of NNEF digit models on the held-out images: ``python evaluate.py digits.nnef decoded.nnef``.
 
-The forward pass below knows the one topology that ``train.py`` writes and nothing else; numpy is all it needs.
+For one model, the last line is the accuracy, 0..1, followed by the accuracy of each digit, as ``nnr encode --evaluate``
+requires. Requires only numpy: the forward pass below computes the one topology that ``train.py`` writes, also pruned.
 """
 
 from __future__ import annotations
@@ -15,35 +16,20 @@ Floats = npt.NDArray[np.float32]
 
 TEST_IMAGES = Path(__file__).parent / "test.npz"
 EPSILON = 1e-5
-SHAPES: dict[str, tuple[int, ...]] = {
-    "conv1/weight": (16, 1, 3, 3),
-    "conv1/bias": (1, 16),
-    "bn1/mean": (1, 16),
-    "bn1/variance": (1, 16),
-    "bn1/offset": (1, 16),
-    "bn1/scale": (1, 16),
-    "conv2/weight": (48, 16, 3, 3),
-    "conv2/bias": (1, 48),
-    "bn2/mean": (1, 48),
-    "bn2/variance": (1, 48),
-    "bn2/offset": (1, 48),
-    "bn2/scale": (1, 48),
-    "fc1/weight": (64, 768),
-    "fc1/bias": (1, 64),
-    "fc2/weight": (10, 64),
-    "fc2/bias": (1, 10),
-}
 
 
 def read_weights(folder: Path) -> dict[str, Floats]:
-    """The variables of an NNEF folder by label: 128 bytes of header, then little-endian float32."""
-    return {
-        label: np.fromfile(folder / f"{label}.dat", "<f4", offset=128).reshape(shape) for label, shape in SHAPES.items()
-    }
+    """Return the variables of an NNEF folder by label; a header of 128 bytes precedes little-endian float32."""
+    weights = {}
+    for path in folder.rglob("*.dat"):
+        rank, *extents = np.fromfile(path, "<u4", count=9, offset=8)
+        values = np.fromfile(path, "<f4", offset=128)
+        weights[path.relative_to(folder).with_suffix("").as_posix()] = values.reshape(extents[:rank])
+    return weights
 
 
 def patches(x: Floats) -> Floats:
-    """The 3x3 neighbourhood of every pixel, zeros outside: [n, c, h, w] to [n, h, w, c * 9]."""
+    """Return the 3x3 neighbourhood of every pixel, zeros outside: [n, c, h, w] to [n, h, w, c * 9]."""
     n, c, h, w = x.shape
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
@@ -51,7 +37,7 @@ def patches(x: Floats) -> Floats:
 
 
 def conv_bn_relu(x: Floats, w: dict[str, Floats], k: int) -> Floats:
-    """Convolution k, batch normalization k and ReLU: [n, c, h, w] to [n, filters, h, w]."""
+    """Apply convolution k, batch normalization k and ReLU: [n, c, h, w] to [n, filters, h, w]."""
     kernel = w[f"conv{k}/weight"]
     y: Floats = patches(x) @ kernel.reshape(len(kernel), -1).T + w[f"conv{k}/bias"]
     y = (y - w[f"bn{k}/mean"]) / np.sqrt(w[f"bn{k}/variance"] + np.float32(EPSILON))
@@ -60,23 +46,27 @@ def conv_bn_relu(x: Floats, w: dict[str, Floats], k: int) -> Floats:
 
 
 def logits(x: Floats, w: dict[str, Floats]) -> Floats:
-    """The network: images [n, 1, 8, 8] with values 0..1 to scores [n, 10]."""
+    """Return the scores [n, 10] of images [n, 1, 8, 8] with values 0..1."""
     x = conv_bn_relu(x, w, 1)
-    x = x.reshape(len(x), 16, 4, 2, 4, 2).max(axis=(3, 5))
+    x = x.reshape(len(x), -1, 4, 2, 4, 2).max(axis=(3, 5))
     x = conv_bn_relu(x, w, 2).reshape(len(x), -1)
     x = np.maximum(x @ w["fc1/weight"].T + w["fc1/bias"], 0)
     return x @ w["fc2/weight"].T + w["fc2/bias"]
 
 
-def accuracy(folder: Path) -> float:
-    """The share of the held-out images that the model in `folder` gets right, 0..1."""
+def accuracies(folder: Path) -> list[float]:
+    """Return the share of held-out images that a model classifies correctly, 0..1: of all images, and of each digit."""
     with np.load(TEST_IMAGES) as test:
         images, labels = test["images"], test["labels"]
-    return float(np.mean(logits(images, read_weights(folder)).argmax(axis=1) == labels))
+    correct = logits(images, read_weights(folder)).argmax(axis=1) == labels
+    return [float(correct.mean()), *(float(correct[labels == digit].mean()) for digit in range(10))]
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit("usage: evaluate.py MODEL...")
     for argument in sys.argv[1:]:
-        print(f"{accuracy(Path(argument)):7.2%}  {argument}")
+        found = accuracies(Path(argument))
+        print(f"{found[0]:7.2%}  {argument}")
+    if len(sys.argv) == 2:
+        print(*(f"{value:.4f}" for value in found))

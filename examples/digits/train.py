@@ -1,9 +1,9 @@
-"""Trains the example: a small convolutional network on scikit-learn's 8x8 digits, in plain numpy, saved as NNEF 1.0.
+"""Train the example, a small convolutional network for scikit-learn's 8x8 digits, in plain numpy, and save it as NNEF.
 
-``python train.py`` (scikit-learn for the images, seconds on one core) writes ``digits.nnef`` and ``test.npz`` beside
-itself. Everything is seeded: on one machine with one number of BLAS threads two runs give the same bytes; elsewhere
-rounding differs and so do the weights, at the same quality. The committed weights came from one run with
-OPENBLAS_NUM_THREADS=1, 99.1 % of the held-out images.
+``python examples/digits/train.py`` writes ``digits.nnef`` and ``test.npz`` beside itself, in some seconds. Requires
+scikit-learn. Everything is seeded: two runs on one machine with the same number of BLAS threads give the same bytes. On
+other machines rounding differs, and so do the weights. The committed weights are from a run with
+OPENBLAS_NUM_THREADS=1 and classify 99.1 % of the held-out images correctly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from evaluate import EPSILON, SHAPES, TEST_IMAGES, accuracy, patches
+from evaluate import EPSILON, TEST_IMAGES, accuracies, patches
 from sklearn.datasets import load_digits
 
 from nnr_codec.formats import save
@@ -23,6 +23,24 @@ Floats = npt.NDArray[np.float32]
 Weights = dict[str, Floats]
 
 FOLDER = Path(__file__).parent / "digits.nnef"
+SHAPES: dict[str, tuple[int, ...]] = {
+    "conv1/weight": (16, 1, 3, 3),
+    "conv1/bias": (1, 16),
+    "bn1/mean": (1, 16),
+    "bn1/variance": (1, 16),
+    "bn1/offset": (1, 16),
+    "bn1/scale": (1, 16),
+    "conv2/weight": (48, 16, 3, 3),
+    "conv2/bias": (1, 48),
+    "bn2/mean": (1, 48),
+    "bn2/variance": (1, 48),
+    "bn2/offset": (1, 48),
+    "bn2/scale": (1, 48),
+    "fc1/weight": (64, 768),
+    "fc1/bias": (1, 64),
+    "fc2/weight": (10, 64),
+    "fc2/bias": (1, 10),
+}
 EPOCHS, BATCH, RATE, DECAY, DROPOUT = 40, 32, 2e-3, 1e-2, 0.3
 
 GRAPH = """version 1.0;
@@ -48,7 +66,7 @@ VARIABLES
 
 
 def graph_text() -> str:
-    """The text of graph.nnef."""
+    """Return the text of graph.nnef."""
     variables = (
         f"    {label.replace('/', '_')} = variable<scalar>(shape = {list(shape)}, label = '{label}');"
         for label, shape in SHAPES.items()
@@ -57,7 +75,7 @@ def graph_text() -> str:
 
 
 def initial_weights(rng: np.random.Generator) -> Weights:
-    """Uniform in +-1/sqrt(fan-in) for weights and biases, identity for the batch normalizations."""
+    """Return uniform values in +-1/sqrt(fan-in) for weights and biases, and identities for batch normalizations."""
     weights: Weights = {}
     for label, shape in SHAPES.items():
         layer, kind = label.split("/")
@@ -91,7 +109,7 @@ class Network:
         return out, (columns, normal, deviation, out > 0)
 
     def conv_bn_relu_back(self, d: Floats, k: int, kept: tuple[Any, ...]) -> Floats:
-        """From d loss / d output [n, h, w, filters] to d loss / d columns [n, h, w, c * 9]."""
+        """Return d loss / d columns [n, h, w, c * 9] for d loss / d output [n, h, w, filters]."""
         columns, normal, deviation, active = kept
         kernel = self.w[f"conv{k}/weight"]
         d = d * active
@@ -105,7 +123,7 @@ class Network:
         return np.asarray(d @ kernel.reshape(len(kernel), -1))
 
     def step_gradients(self, images: Floats, labels: npt.NDArray[np.int64], rng: np.random.Generator) -> float:
-        """One forward and backward pass; the mean cross entropy of the batch."""
+        """Run a forward and backward pass; return the mean cross entropy of the batch."""
         w, n = self.w, len(images)
         a1, kept1 = self.conv_bn_relu(images, 1)
         cells = a1.reshape(n, 4, 2, 4, 2, 16)
@@ -140,14 +158,14 @@ class Network:
 
 
 def augment(images: Floats, rng: np.random.Generator) -> Floats:
-    """Each image shifted by up to one pixel up or down, left or right."""
+    """Return each image shifted by up to one pixel up or down, left or right."""
     padded = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)))
     shifts = rng.integers(0, 3, (len(images), 2))
     return np.stack([image[:, y : y + 8, x : x + 8] for image, (y, x) in zip(padded, shifts, strict=True)])
 
 
 def train(images: Floats, labels: npt.NDArray[np.int64]) -> Weights:
-    """AdamW with a cosine learning rate."""
+    """Return weights trained by AdamW with a cosine learning rate."""
     rng = np.random.default_rng(15938)
     weights = initial_weights(rng)
     network = Network(weights)
@@ -184,7 +202,7 @@ def main() -> None:
     np.savez_compressed(TEST_IMAGES, images=images[held_out], labels=labels[held_out])
     weights = train(images[~held_out], labels[~held_out])
     save(Model(weights, Topology("nnef", graph_text().encode())), FOLDER, overwrite=True)
-    print(f"{accuracy(FOLDER):.2%} of {int(held_out.sum())} held-out images")
+    print(f"{accuracies(FOLDER)[0]:.2%} of {int(held_out.sum())} held-out images")
 
 
 if __name__ == "__main__":

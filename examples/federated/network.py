@@ -1,6 +1,6 @@
-"""The network of the example, a perceptron with two hidden layers, and its training by gradient descent in plain numpy.
+"""The network of the example: a perceptron with two hidden layers, and its training in plain numpy.
 
-Everything is seeded: on one machine with one number of BLAS threads two runs give the same weights.
+Everything is seeded: two runs on one machine with the same number of BLAS threads give the same weights.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 Weights = dict[str, Floats]
 
-#: Of images, hidden layers and scores: 648,202 parameters.
+#: Extents of images, hidden layers and scores: 648,202 parameters.
 WIDTHS = (64, 768, 768, 10)
 BATCH, MOMENTUM = 16, np.float32(0.9)
 
 
 def images() -> tuple[Floats, Labels, Floats, Labels]:
-    """scikit-learn's digits, [n, 64] with values 0..1, and their labels; then those held out, a fourth of all."""
+    """Return scikit-learn's digits, [n, 64] with values 0..1, and their labels; then the held-out fourth."""
     data = load_digits()
     x, y = (data.data / 16).astype(np.float32), data.target.astype(np.int64)
     held_out = np.zeros(len(y), bool)
@@ -32,7 +32,7 @@ def images() -> tuple[Floats, Labels, Floats, Labels]:
 
 
 def initial_weights(rng: np.random.Generator) -> Weights:
-    """Uniform in +-sqrt(6 / inputs), biases 0."""
+    """Return weights that are uniform in +-sqrt(6 / inputs), and biases of 0."""
     weights: Weights = {}
     for k, (inputs, outputs) in enumerate(pairwise(WIDTHS), 1):
         limit = np.sqrt(6 / inputs)
@@ -42,7 +42,7 @@ def initial_weights(rng: np.random.Generator) -> Weights:
 
 
 def forward(weights: Mapping[str, Floats], x: Floats) -> list[Floats]:
-    """The input and the output of each layer, the last of them scores [n, 10]."""
+    """Return the input and the output of each layer; the last one is the scores [n, 10]."""
     layers = [x]
     for k in range(1, len(WIDTHS)):
         y = layers[-1] @ weights[f"fc{k}.weight"].T + weights[f"fc{k}.bias"]
@@ -51,12 +51,12 @@ def forward(weights: Mapping[str, Floats], x: Floats) -> list[Floats]:
 
 
 def accuracy(weights: Mapping[str, Floats], x: Floats, y: Labels) -> float:
-    """The share of images that the network gets right, 0..1."""
+    """Return the share of images that the network classifies correctly, 0..1."""
     return float(np.mean(forward(weights, x)[-1].argmax(axis=1) == y))
 
 
 def gradients(weights: Mapping[str, Floats], x: Floats, y: Labels) -> Weights:
-    """Of the mean cross entropy of a batch."""
+    """Return the gradients of the mean cross entropy of a batch."""
     layers = forward(weights, x)
     d = np.exp(layers[-1] - layers[-1].max(axis=1, keepdims=True))
     d /= d.sum(axis=1, keepdims=True)
@@ -70,7 +70,7 @@ def gradients(weights: Mapping[str, Floats], x: Floats, y: Labels) -> Weights:
 
 
 def shifted(x: Floats, rng: np.random.Generator) -> Floats:
-    """Each image moved by up to one pixel up or down, left or right."""
+    """Return each image moved by up to one pixel up or down, left or right."""
     padded = np.pad(x.reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)))
     moves = rng.integers(0, 3, (len(x), 2))
     return np.stack([image[i : i + 8, j : j + 8] for image, (i, j) in zip(padded, moves, strict=True)]).reshape(-1, 64)
@@ -79,7 +79,7 @@ def shifted(x: Floats, rng: np.random.Generator) -> Floats:
 def train(
     weights: Mapping[str, Floats], x: Floats, y: Labels, epochs: int, rate: float, rng: np.random.Generator
 ) -> Weights:
-    """New weights, after some epochs of gradient descent with momentum."""
+    """Return the weights after some epochs of gradient descent with momentum."""
     weights = {name: value.copy() for name, value in weights.items()}
     velocity = {name: np.zeros_like(value) for name, value in weights.items()}
     for _ in range(epochs):

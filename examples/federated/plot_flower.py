@@ -1,4 +1,4 @@
-"""The curves of runs of the Flower app: ``python plot_flower.py float32=plain.json nnr_codec=nnr.json -o X.svg``."""
+"""Draw curves of runs of the Flower app: ``python plot_flower.py float32=plain.json nnr_codec=nnr.json -o X.svg``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from train import Row, plot
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Accuracy by bytes and by rounds.")
-    parser.add_argument("runs", nargs="+", metavar="NAME=FILE", help="what server.py wrote (results=FILE)")
+    parser.add_argument("runs", nargs="+", metavar="NAME=FILE", help="file that server.py wrote (results=FILE)")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="SVG")
     arguments = parser.parse_args()
     rows = {}

@@ -1,43 +1,49 @@
-"""Four clients train a network for digits together, with and without nnr_codec: accuracy, and bytes that clients send.
+"""Train a network for digits with four clients, with and without nnr_codec, and compare accuracy and bytes.
 
-``python train.py`` (scikit-learn for the images, half a minute on one core) prints a row for each round;
-``--plot FOLDER`` (matplotlib) draws the curves. In each round the clients start from the server's model, train with
-images of their own, and send what changed. The server adds the mean of these updates to its model.
+``python examples/federated/train.py`` prints a row for each of 30 rounds, in about a minute of CPU time. Requires
+scikit-learn, and matplotlib for ``--plot FOLDER``, which draws the curves. In each round the clients start from the
+server's model, train with their own images, and send the difference. The server adds the mean of these updates to its
+model.
 
-The lossy codec costs no accuracy, because encoders keep what they could not send (``error_feedback``) and add it to the
-next update.
+The lossy codec costs no accuracy, because encoders keep the error of an update (``error_feedback``) and add it to the
+next one.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from network import Floats, Labels, Weights, accuracy, images, initial_weights, train
-from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
 import nnr_codec as nnr
 
+try:
+    from network import Floats, Labels, Weights, accuracy, images, initial_weights, train
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}; install it with: pip install scikit-learn")
+
 CLIENTS, ROUNDS, EPOCHS, RATE = 4, 30, 2, 0.05
-#: How evenly the images of each digit are spread over clients: the parameter of a Dirichlet distribution.
+#: Parameter of a Dirichlet distribution, by which the images of each digit are spread over clients.
 EVENNESS = 4.0
 
 
 class Uplink(Protocol):
-    """How updates get from clients to the server."""
+    """Transport of updates from clients to the server."""
 
     def send(self, client: int, update: Weights) -> bytes:
-        """The message of a client."""
+        """Return the message of a client."""
 
     def receive(self, message: bytes) -> Weights:
-        """What the server has of it."""
+        """Return the update that the server gets from a message."""
 
 
 class Plain:
-    """Float32, as it is."""
+    """Plain float32."""
 
     def __init__(self, weights: Weights) -> None:
         self.shapes = {name: value.shape for name, value in weights.items()}
@@ -52,7 +58,7 @@ class Plain:
 
 
 class Coded:
-    """With nnr_codec: an encoder for each client, one decoder for all."""
+    """nnr_codec: an encoder for each client, one decoder for all."""
 
     def __init__(self, weights: Weights, preset: str, sbt: float | None) -> None:
         config = nnr.EncoderConfig.preset(preset)
@@ -67,7 +73,7 @@ class Coded:
 
 
 class Row(NamedTuple):
-    """What a round came to: accuracy, 0..1; bytes that all clients sent; seconds for coding and decoding them."""
+    """Result of a round: accuracy, 0..1; bytes that all clients sent; seconds for encoding and decoding them."""
 
     accuracy: float
     nbytes: int
@@ -75,7 +81,7 @@ class Row(NamedTuple):
 
 
 class Federation:
-    """A server with its model, and the clients' images."""
+    """A server with its model, and the images of the clients."""
 
     def __init__(self, weights: Weights, uplink: Uplink, shares: list[tuple[Floats, Labels]]) -> None:
         self.weights, self.uplink, self.shares = weights, uplink, shares
@@ -100,7 +106,7 @@ class Federation:
 
 
 def spread(x: Floats, y: Labels, rng: np.random.Generator) -> list[tuple[Floats, Labels]]:
-    """The images of the clients: of each digit they have different shares."""
+    """Return the images of each client; the share of each digit differs."""
     owner = np.empty(len(y), np.int64)
     for digit in range(10):
         of_digit = np.flatnonzero(y == digit)
@@ -110,7 +116,7 @@ def spread(x: Floats, y: Labels, rng: np.random.Generator) -> list[tuple[Floats,
 
 
 def run(rounds: int, preset: str, sbt: float | None) -> dict[str, list[Row]]:
-    """Both federations, one round after another: rows without and with the codec."""
+    """Run all rounds with and without the codec; return their results by name."""
     rng = np.random.default_rng(15938)
     x, y, *held_out = images()
     shares, weights = spread(x, y, rng), initial_weights(rng)
@@ -131,7 +137,7 @@ def run(rounds: int, preset: str, sbt: float | None) -> dict[str, list[Row]]:
 
 
 def plot(rows: dict[str, list[Row]], target: Path) -> None:
-    """Accuracy by bytes, and by rounds, as SVG."""
+    """Draw accuracy by bytes, and by rounds, as SVG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

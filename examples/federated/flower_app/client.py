@@ -1,4 +1,4 @@
-"""A client: it trains the model that it gets with images of its own."""
+"""A client, which trains the received model with its own images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ app = ClientApp(mods=[NNRMod()])
 
 @app.train()
 def on_train(message: Message, context: Context) -> Message:
-    """New weights, from the images of this client."""
+    """Return weights trained with the images of this client."""
     client, clients = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     x, y, _, _ = images()
     x, y = x[client::clients], y[client::clients]

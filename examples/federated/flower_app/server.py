@@ -1,4 +1,4 @@
-"""The server: it averages what the clients send, and tells accuracy and bytes of each round."""
+"""The server, which averages the models of the clients, and prints accuracy and bytes of each round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """All rounds."""
+    """Run all rounds."""
     config = context.run_config
     weights = initial_weights(np.random.default_rng(15938))
     held_out = images()[2:]
