@@ -209,8 +209,8 @@ nnr conformance --decoder 'PYTHON examples/decoders/nncodec2.py {{input}} {{outd
 """
 
 OUTCOMES = """
-A decoder may reject `acceptable` bitstreams. They include the bitstreams with side information, which is not part of the
-standard. A decoder may return the Rec* variables of 7.3, for example a weight and its local scaling, or the tensors
+A decoder may reject `acceptable` bitstreams. They include the bitstreams with side information, which is not part of
+the standard. A decoder may return the Rec* variables of 7.3, for example a weight and its local scaling, or the tensors
 computed from them. The {wrong} disagreements, grouped by cause:
 """
 
