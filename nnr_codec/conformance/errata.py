@@ -20,15 +20,15 @@ This page lists every place where we found the text of the standard broken, ambi
 nnr_codec. It is for implementers who have the standard at hand. The source code refers to an entry as `errata N8`;
 `nnr explain N8` prints it.
 
-Each entry has the content of the text, our decision, and the evidence: an argument, or bitstreams in which only one reading
-gives the right integers. `NNR-…` and `nncodec-…/…` are cases of [bitstream_vectors](../../bitstream_vectors/README.md).
-`NNR-…` are vectors of this project: they show the decision but do not prove it. `nncodec-…/…` were written by Fraunhofer's
-NNCodec and prove the decision as far as that software is an authority. *Text alone* means that no other implementation
-confirms the decision.
+Each entry has the content of the text, our decision, and the evidence: an argument, or bitstreams in which only one
+reading gives the right integers. `NNR-…` and `nncodec-…/…` are cases of
+[bitstream_vectors](../../bitstream_vectors/README.md). `NNR-…` are vectors of this project: they show the decision but
+do not prove it. `nncodec-…/…` were written by Fraunhofer's NNCodec and prove the decision as far as that software is
+an authority. *Text alone* means that no other implementation confirms the decision.
 
-We read the standard in a text file made from the PDF, so a misprint may be an error of that file. The behaviour of NNCodec
-was observed by running it; [conformance.md](conformance.md) has its result for every vector. Ids are never reused; a gap in
-the numbers is an entry that turned out not to be an erratum.
+We read the standard in a text file made from the PDF, so a misprint may be an error of that file. The behaviour of
+NNCodec was observed by running it; [conformance.md](conformance.md) has its result for every vector. Ids are never
+reused; a gap in the numbers is an entry that turned out not to be an erratum.
 """
 
 _SECTIONS = {
