@@ -1,7 +1,7 @@
 """Generator of the command-line reference of the site: the help of every command, as ``nnr COMMAND --help`` prints it.
 
-docs/conf.py calls it when the site is built, so that no copy of the help is kept anywhere. sphinx-click would show the
-parameters in a form of its own, and lose the order, the headings and the examples of the help.
+docs/conf.py calls it when the site is built, so the repository has no copy of the help. sphinx-click would reformat the
+parameters and lose the order, the headings and the examples of the help.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SETTINGS: dict[str, Any] = {"terminal_width": 88, "max_content_width": 88, "help
 
 
 def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield all commands of a group in order, and those of groups in it, by their full names."""
+    """Yield the full name and the command of each command of a group, in order, including nested groups."""
     for word, command in group.commands.items():
         yield f"{name} {word}", command
         if isinstance(command, click.Group):

@@ -1,24 +1,24 @@
-"""Inject faults into copies of the package, and record which test fails first: ``python -m tools.faults``.
+"""Inject faults into copies of the package, and record the first test that fails: ``python -m tools.faults``.
 
 Faults are found in the source, by kind:
 
 ``limit``
-    a call of a method of limits or of a budget limits nothing.
+    a call of a method of limits or of a budget has no effect.
 ``check``
-    a call of a function that is named ``check``, ``need`` or ``charge``, and whose result is not used, is left out.
+    a call of a function named ``check``, ``need`` or ``charge`` whose result is not used is removed.
 ``guard``
-    the condition of an ``if`` that raises is false, or what a ``for`` that raises goes through is empty.
+    the condition of an ``if`` that raises is false, or the iterable of a ``for`` that raises is empty.
 ``handler``
-    an ``except`` that raises another exception catches none.
+    an ``except`` that raises another exception catches nothing.
 ``arithmetic``
     in ``syntax``, ``decoder``, ``encoder`` and ``tensor``, a comparison includes or excludes equality, or an integer
     is one larger.
 ``kernel``
-    the same in the compiled extensions, which are built again for each fault.
+    the same in the compiled extensions, which are rebuilt for each fault.
 
-A fault has the name of its file, its function and its number there, so renaming variables keeps names. Each fault runs
-the facts of ``tools.snapshot`` about vectors and encodings (arithmetic and kernel only), then the test files that are
-nearest to the changed module. Results are lines of JSON; a fault whose name is in the file is not tried again.
+A fault is named by its file, its function and its number in the function, so renamed variables do not change the name.
+Each fault runs the facts of ``tools.snapshot`` about vectors and encodings (arithmetic and kernel only), then the test
+files nearest to the changed module. Results are lines of JSON; a fault whose name is in the file is skipped.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from . import ROOT
 PACKAGES = {"nnr_codec": ROOT / "nnr_codec", "nnr_cli": ROOT / "cli"}
 #: Packages whose comparisons and integers are changed.
 ARITHMETIC = ("syntax", "decoder", "encoder", "tensor")
-#: CPU seconds of one run; without a fault, none takes half of it.
+#: CPU time limit of one run in seconds; a run without a fault takes less than half of it.
 SECONDS = 90
-#: Bytes of address space of one run.
+#: Address space limit of one run in bytes.
 MEMORY = 6 << 30
-#: How many test files one fault runs.
+#: Number of test files that run for one fault.
 FILES = 8
 
 SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -65,7 +65,7 @@ COMPILED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 
 
 class Fault(NamedTuple):
-    """A replacement of ``old``, which is at ``start`` in the source of ``file``."""
+    """Replacement of ``old``, at index ``start`` in the source of ``file``, by ``new``."""
 
     name: str
     kind: str
@@ -75,24 +75,24 @@ class Fault(NamedTuple):
     new: str
 
     def applied(self, source: str) -> str:
-        """The source with the fault."""
+        """Return the source with the fault."""
         assert source.startswith(self.old, self.start), self.name
         return source[: self.start] + self.new + source[self.start + len(self.old) :]
 
 
-#: Kinds of fault that a copy of the package has all at once, of which `tools.switch` lets one be.
+#: Kinds of fault that one copy of the package has all at once; `tools.switch` activates one.
 SWITCHED = ("limit", "check", "guard", "handler")
 
 
 # ------------------------------------------------------------------------------------------------ faults of a file
 def in_python(file: str, source: str) -> Iterator[Fault]:
-    """The faults of a module."""
+    """Yield the faults of a module."""
     counts: dict[tuple[str, str], int] = {}
     lines = source.split("\n")
     starts = [0, *accumulate(len(line) + 1 for line in lines)]
 
     def place(line: int, column: int) -> int:
-        """The index of a character whose column ast counts in bytes."""
+        """Return the index of a character; ast counts columns in bytes."""
         return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
     def fault(kind: str, function: str, node: ast.expr | ast.stmt, new: str) -> Fault:
@@ -150,14 +150,14 @@ def _is_limit(call: ast.Call) -> bool:
 
 
 def _raises(node: ast.stmt, *, anew: bool = False) -> bool:
-    """Return whether a statement raises; ``anew``: an exception, not the one that was caught."""
+    """Return whether a statement raises; with ``anew``, whether it raises another exception than the caught one."""
     if isinstance(node, ast.Raise):
         return node.exc is not None or not anew
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _last_name(node.value.func) in RAISING
 
 
 def with_switches(file: str, source: str, faults: list[Fault]) -> str:
-    """The source of a file with faults that are switched, after what switches them."""
+    """Return the source of a file with switchable faults and the import or definition of the switch."""
     faults = [fault for fault in faults if fault.kind in SWITCHED]
     if not faults:
         return source
@@ -203,7 +203,7 @@ SWITCH = '''cdef extern from *:
 
 
 def in_compiled(file: str, source: str) -> Iterator[Fault]:
-    """The faults of a Cython or C file, found by lines."""
+    """Yield the faults of a Cython or C file, found line by line."""
     counts: dict[tuple[str, str], int] = {}
     function, start, is_text = "", 0, False
     lines = source.splitlines(keepends=True)
@@ -230,7 +230,7 @@ def in_compiled(file: str, source: str) -> Iterator[Fault]:
 
 
 def _refusal(code: str, following: list[str]) -> re.Match[str] | None:
-    """Return the match of a line of Cython whose first group is the condition of an error."""
+    """Return the match of a Cython line; its first group is the condition of an error."""
     if found := re.match(r"\s*(?:return [A-Z_]+ if (?=.* else OK)|\S+invalid \|= )(.+?)(?: else OK)?\s*$", code):
         return found
     found = re.match(r"\s*(?:el)?if (?!Coder)(.+):\s*$", code)
@@ -242,13 +242,13 @@ def _refusal(code: str, following: list[str]) -> re.Match[str] | None:
 
 
 def source_of(file: str) -> Path:
-    """The path of a file whose name begins with its package."""
+    """Return the path of a file whose name begins with its package."""
     package, _, name = file.partition("/")
     return PACKAGES[package] / name
 
 
 def every_fault() -> Iterator[Fault]:
-    """All faults of the packages, in the order of their files."""
+    """Yield all faults of the packages, in the order of their files."""
     for package, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*")):
             file = f"{package}/{path.relative_to(folder).as_posix()}"
@@ -259,7 +259,7 @@ def every_fault() -> Iterator[Fault]:
 
 
 def sample(faults: list[Fault], count: int, seed: int) -> list[Fault]:
-    """As many faults of each kind, in an order that depends on the seed alone."""
+    """Return up to ``count`` faults, evenly from each kind, in an order that depends only on the seed."""
     order = random.Random(seed)
     kinds = [order.sample(group, len(group)) for kind in KINDS if (group := [f for f in faults if f.kind == kind])]
     longest = max(map(len, kinds), default=0)
@@ -271,7 +271,7 @@ KINDS = (*SWITCHED, "arithmetic", "kernel")
 
 # ------------------------------------------------------------------------------------------------ runs
 def nearest(file: str, tests: list[str]) -> list[str]:
-    """The test files whose paths, and then texts, have most in common with the path of a module."""
+    """Return the test files whose paths, and then texts, have most in common with the path of a module."""
     words = {*re.split(r"[/_.]", file), "threats"} - {"py", "nnr", "codec", "init", ""}
     stem = Path(file.removesuffix("/__init__.py")).stem
 
@@ -283,7 +283,7 @@ def nearest(file: str, tests: list[str]) -> list[str]:
 
 
 class Copy:
-    """A copy of the packages in a folder, in which one fault at a time is injected; those in Python by the switch."""
+    """Copy of the packages in a folder with one active fault at a time; Python faults are activated by the switch."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -301,14 +301,14 @@ class Copy:
         self.base = folder / "snapshot.json"
 
     def switch(self, *suffixes: str) -> None:
-        """Write switches into files, which are then to be built where they are compiled."""
+        """Write switches into files; compiled files must be built afterwards."""
         for file, faults in groupby(every_fault(), lambda fault: fault.file):
             if file.endswith(suffixes):
                 source = source_of(file).read_text(encoding="utf-8")
                 (self.folder / file).write_text(with_switches(file, source, [*faults]), encoding="utf-8")
 
     def run(self, *command: str) -> tuple[int, str]:
-        """Exit code and output of a Python command that uses the copy."""
+        """Return exit code and output of a Python command that uses the copy."""
 
         def limited() -> None:
             resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
@@ -332,7 +332,7 @@ class Copy:
         return done.returncode, done.stdout.decode(errors="replace")
 
     def snapshot(self) -> str:
-        """The first fact that differs from those without a fault; writes them the first time."""
+        """Return the first fact that differs from the facts without a fault; the first call records these."""
         if not self.base.exists():
             code, said = self.run("tools.snapshot", str(self.base), "--only", *SECTIONS)
             assert code == 0, said
@@ -344,7 +344,7 @@ class Copy:
         return f"snapshot: {lines[0][:160]}" if code else ""
 
     def tests(self, files: list[str]) -> str:
-        """The first test that fails; empty where none does."""
+        """Return the first test that fails; empty if all pass."""
         options = ("-v", "-x", "--noconftest", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow")
         code, said = self.run("pytest", *options, "-o", "addopts=--import-mode=importlib", *files)
         assert code != USAGE_ERROR, said
@@ -355,7 +355,7 @@ class Copy:
         return failed[-1] if failed else f"exit code {code} after {begun[-1] if begun else 'nothing'}"
 
     def build(self, file: str) -> bool:
-        """Build the extensions that a compiled file is part of."""
+        """Build the extensions that contain a compiled file; return whether the build succeeds."""
         wanted = [
             (module["name"], module["sources"][0], module.get("include-dirs", []))
             for module in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
@@ -387,10 +387,10 @@ class Copy:
 
 #: Exit code of pytest.
 USAGE_ERROR = 4
-#: Kinds of fault for which the facts of these sections are compared first.
+#: Kinds of fault that first compare the facts of `SECTIONS`.
 WITH_SNAPSHOT = ("arithmetic", "kernel")
 SECTIONS = ("vectors", "encodes", "formats")
-#: What a process of `Copy.run` does.
+#: Program of a process of `Copy.run`.
 RUN = """
 import os, runpy
 if sys.argv[1] == "-build":
@@ -411,14 +411,14 @@ else:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__.partition("\n")[0])
-    parser.add_argument("results", nargs="?", type=Path, help="lines of JSON, to which results are added")
+    parser.add_argument("results", nargs="?", type=Path, help="file to which results are appended as lines of JSON")
     parser.add_argument("--list", action="store_true", help="print the names of the faults")
     parser.add_argument("--kind", nargs="+", choices=KINDS, default=[*KINDS])
     parser.add_argument("--only", default="*", metavar="GLOB", help="names of faults, such as 'nnr_codec/decoder/*'")
-    parser.add_argument("--sample", type=int, default=sys.maxsize, metavar="N", help="how many faults")
+    parser.add_argument("--sample", type=int, default=sys.maxsize, metavar="N", help="number of faults")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=900, help="CPU time after which no fault is begun")
-    parser.add_argument("--survivors", action="store_true", help="try the faults again that no test has detected")
+    parser.add_argument("--seconds", type=float, default=900, help="CPU seconds after which no fault is started")
+    parser.add_argument("--survivors", action="store_true", help="retry faults that no test detected")
     parser.add_argument("--tests", nargs="+", default=["tests/*/test_*.py"], help="patterns of test files")
     arguments = parser.parse_args()
     faults = [
@@ -436,7 +436,7 @@ def main() -> None:
 
 
 def run(faults: list[Fault], results: Path, tests: list[str], seconds: float, survivors: bool) -> None:
-    """Try faults and add their results to a file."""
+    """Try faults and append their results to a file."""
     known = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
     done = {line["fault"] for line in known if not survivors or line["found_by"] != ""}
 

@@ -1,4 +1,4 @@
-"""Generator of docs/reference/requirements.md: the checked rules, and the treatment of every "shall" of the standard.
+"""Generator of docs/reference/requirements.md: the checked rules, and every "shall" of the standard.
 
 ``python -m tools.requirements_page > docs/reference/requirements.md``
 """
@@ -38,7 +38,7 @@ _MODELS = """
 _A4 = """
 ## Every sentence of A.4
 
-| | sentence | rule, or reason why there is none |
+| | sentence | rule, or reason for its absence |
 |---|---|---|
 """
 
@@ -56,8 +56,8 @@ def _lines() -> Iterator[str]:
         yield f"| `{rule.id}` | {rule.clause} | {rule.severity} | {rule.text} |"
     yield f"\n{_SHALLS}"
     checked = sum(bool(shall.requirements) for shall in SHALLS)
-    yield f"Of {len(SHALLS)}, {checked} are checked.\n"
-    yield "| clause | requirement | rule, or reason why there is none |"
+    yield f"{checked} of {len(SHALLS)} sentences are checked.\n"
+    yield "| clause | requirement | rule, or reason for its absence |"
     yield "|---|---|---|"
     for clause, shalls in groupby(SHALLS, lambda shall: shall.clause):
         for number, shall in enumerate(shalls, 1):

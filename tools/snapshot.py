@@ -1,11 +1,11 @@
-"""Record what the codec does, and compare two records: the check that a refactoring changes nothing.
+"""Record the behaviour of the codec, and compare two records: the check that a refactoring changes nothing.
 
 ``python -m tools.snapshot A.json`` writes a record. ``python -m tools.snapshot --compare A.json B.json`` prints one
 line for each difference and exits with 1 if there is any; without ``B.json`` it compares with the current code.
 ``PYTHONPATH=/other/checkout`` records another checkout with the vectors and models of this one.
 
-Facts are digests by name. Expected values decide wherever they exist: a vector that does not decode to the values of
-its ``case.json`` is reported as unexpected. CPU time and memory vary between runs; differences beyond `TOLERANCE` are
+Facts are digests by name. Expected values have priority: a vector that does not decode to the values of its
+``case.json`` is reported as unexpected. CPU time and memory vary between runs; differences beyond `TOLERANCE` are
 printed but do not change the exit status.
 """
 
@@ -36,16 +36,16 @@ from tests.vectors.case import digest
 
 from . import ROOT
 
-#: Relative difference of a measurement that is worth a line.
+#: Relative difference of a measurement that is reported; smaller differences are noise.
 TOLERANCE = 0.25
 
-#: Where models are looked for; those in the shared folder are not part of the repository.
+#: Folders with models; the shared folder is not part of the repository.
 CORPUS = [ROOT / "examples", ROOT / "tests" / "data"]
 CORPUS += [folder for name in ("models", "nnef_corpus") if SHARED and (folder := SHARED / name).is_dir()]
 MODEL_FILES = {".onnx", ".pt", ".safetensors", ".xml", ".keras", ".h5"}
 MODEL_FOLDERS = {".nnef", ".sknd", ".savedmodel"}
 
-#: Options of which every combination encodes every model of tests/encodes.py.
+#: Options; each model of tests/encodes.py is encoded with each combination.
 GRID: tuple[tuple[dict[str, Any], ...], ...] = (
     ({}, {"exact": True}, {"qp": -30}, {"quality": 40}, {"max_error": 1e-3}, {"target_ratio": 0.3}),
     ({}, {"dependent_quantization": False}, {"local_scaling": True}, {"codebook": 16}),
@@ -56,9 +56,9 @@ Facts = Iterator[tuple[str, str]]
 
 
 # ------------------------------------------------------------------------------------------------ internals
-# All that is used of nnr_codec beside its public API. A refactoring that moves these changes the functions here.
+# These functions use internals of nnr_codec. Change them if a refactoring moves the internals.
 def judged(vector: Path) -> Facts:
-    """Outcome, decoded values and levels of the vectors in a folder; the expected values of case.json decide."""
+    """Yield outcome, decoded values and levels of the vectors in a folder, judged by the values of case.json."""
     from nnr_codec.conformance.cases import load_cases
     from nnr_codec.conformance.judge import Decoded, by_library, judge
 
@@ -84,7 +84,7 @@ def judged(vector: Path) -> Facts:
 
 
 def graph_facts(topology: nnr.Topology) -> Facts:
-    """Shapes, blocks and prunable channels that a topology gives."""
+    """Yield the shapes, blocks and prunable channels of a topology."""
     from nnr_codec import formats
 
     wiring = formats.wiring(topology)
@@ -102,7 +102,7 @@ def graph_facts(topology: nnr.Topology) -> Facts:
 
 # ------------------------------------------------------------------------------------------------ digests
 def sha(*parts: Any) -> str:
-    """The first 16 hexadecimal digits of SHA-256 of bytes, or of anything as JSON."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of bytes, or of other values as JSON."""
     found = hashlib.sha256()
     for part in parts:
         found.update(part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=repr).encode())
@@ -110,30 +110,30 @@ def sha(*parts: Any) -> str:
 
 
 def tensors(named: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names and digests in their order; computed by the code of the vectors, not by the package."""
+    """Return names and digests in their order, computed by the code of the vectors, not by the package."""
     return [(name, digest(named[name])) for name in named]
 
 
 def model(found: nnr.Model) -> str:
-    """The digest of a model with all that belongs to it."""
+    """Return the digest of a model, including topology, metadata and ties."""
     topology = found.topology and (found.topology.format, found.topology.data.hex())
     return sha(tensors(found.tensors), topology, sorted(found.metadata.items()), sorted(found.aliases.items()))
 
 
 def files(path: Path) -> str:
-    """The digest of a file, or of all files below a folder."""
+    """Return the digest of a file, or of all files below a folder."""
     inside = sorted(file for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
     return sha(*(part for file in inside for part in (str(file.relative_to(path.parent)), file.read_bytes())))
 
 
 def tree(data: bytes, **options: Any) -> str:
-    """The digest of all that ``nnr inspect`` shows of a bitstream."""
+    """Return the digest of the output of ``nnr inspect`` for a bitstream."""
     nodes = nnr.tree(data, inferred=True, payloads=True, **options)
     return f"{sum(1 for node in nodes for _ in node.walk())} {sha([node.to_dict() for node in nodes])}"
 
 
 def rules(data: bytes, before: Iterable[bytes], expected: Iterable[str], options: Mapping[str, Any]) -> str:
-    """The rules that ``nnr verify`` reports, and which of them case.json expects."""
+    """Return the rules that ``nnr verify`` reports, or the expected rules that it does not report."""
     report = nnr.verify(data, inputs=before, **options)
     found, warned = ({each.requirement for each in what} for what in (report.violations, report.warnings))
     missing = {*expected} - found - warned
@@ -146,18 +146,18 @@ def attempt(call: Callable[..., str], *arguments: Any, **options: Any) -> str:
         return call(*arguments, **options)
     except (nnr.NnrError, OSError) as error:
         return type(error).__name__
-    except Exception as error:  # a defect, which no record may hide
+    except Exception as error:  # a defect; the record must show it
         return f"CRASH {type(error).__name__}: {error}"
 
 
 # ------------------------------------------------------------------------------------------------ sections
 def vector_facts() -> Facts:
-    """Every vector of bitstream_vectors."""
+    """Yield the facts of every vector of bitstream_vectors."""
     yield from judged(ROOT / "bitstream_vectors")
 
 
 def encode_facts() -> Facts:
-    """The grid of tests/encodes.py: bytes, trees and decoded values."""
+    """Yield bytes, trees and decoded values of the cases of tests/encodes.py."""
     expected = json.loads(encodes.DIGESTS.read_text(encoding="utf-8"))
     for name, case in encodes.CASES.items():
         streams = case({})
@@ -169,13 +169,13 @@ def encode_facts() -> Facts:
 
 
 def decoded_updates(streams: Iterable[bytes]) -> str:
-    """The digest of the values of bitstreams that follow each other."""
+    """Return the digest of the tensors of consecutive bitstreams."""
     decoder = nnr.UpdateDecoder()
     return sha(*(tensors(decoder.decode(data)) for data in streams))
 
 
 def grid_facts() -> Facts:
-    """Every combination of `GRID`: bytes and decoded values, or the class of the error."""
+    """Yield bytes and decoded values, or the class of the error, for each combination of `GRID`."""
     for make in (encodes.plain, encodes.types, encodes.layers):
         for chosen in itertools.product(*GRID):
             options = {key: value for part in chosen for key, value in part.items()}
@@ -183,13 +183,13 @@ def grid_facts() -> Facts:
 
 
 def coded(source: Any, **options: Any) -> str:
-    """The digests of a bitstream, of the decoded model and of the tree."""
+    """Return the digests of a bitstream, of the decoded model and of the tree."""
     data = nnr.encode(source, deflate_topology=False, **options)
     return f"{sha(data)} {model(nnr.decode(data))} {tree(data)}"
 
 
 def update_facts() -> Facts:
-    """Updates between models: applied, chained and squashed."""
+    """Yield facts of updates between models: applied, chained and squashed."""
     models = [encodes.plain()]
     for step in range(3):
         changed = {
@@ -213,7 +213,7 @@ def update_facts() -> Facts:
 
 
 def api_facts() -> Facts:
-    """Other functions of the API, on the models of tests/encodes.py."""
+    """Yield results of other API functions for the models of tests/encodes.py."""
     layers = encodes.layers()
     yield "folded", attempt(lambda: model(nnr.folded(layers)))
     tools = nnr.requirements(nnr.encode(layers, deflate_topology=False))
@@ -224,7 +224,7 @@ def api_facts() -> Facts:
 
 
 def format_facts() -> Facts:
-    """A small model of each format: loaded, encoded, and decoded to the same format; a larger one in each format."""
+    """Yield facts of a small model of each format (loaded, encoded, decoded to that format) and of a larger one."""
     for name, source in SOURCES.items():
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -244,33 +244,33 @@ def format_facts() -> Facts:
 
 
 def loaded(path: Path) -> str:
-    """The digest of the model in a file or folder."""
+    """Return the digest of the model in a file or folder."""
     return model(nnr.load(path))
 
 
 def saved(found: nnr.Model, path: Path) -> str:
-    """The digests of a model's files and of the model that is loaded from them."""
+    """Return the digests of a model's files and of the model loaded from them."""
     nnr.save(found, path)
     return f"{files(path)} {attempt(loaded, path)}"
 
 
 def encoded_file(source: Path, target: Path, **options: Any) -> str:
-    """The digest of an encoded file."""
+    """Return the digest of an encoded file."""
     nnr.encode_file(source, target, overwrite=True, deflate_topology=False, **options)
     return sha(target.read_bytes())
 
 
 def decoded_file(source: Path, target: Path) -> str:
-    """The digest of the model file that a bitstream is decoded to; of the model where the format is not written."""
+    """Return the digest of the decoded model file, or of the model if its format cannot be written."""
     try:
         nnr.decode_file(source, target, overwrite=True)
     except nnr.FormatError:
         return model(nnr.decode(source))
-    return model(nnr.load(target))  # archives hold the time of writing
+    return model(nnr.load(target))  # not the bytes: archives store the time of writing
 
 
 def corpus_facts() -> Facts:
-    """Every NNEF and ONNX model at hand: shapes, blocks and channels; model files of all formats: values and blocks."""
+    """Yield shapes, blocks and channels of all available NNEF and ONNX models, and digests of all model files."""
     for root in CORPUS:
         for path in sorted(root.rglob("*")):
             name = path.relative_to(root.parent).as_posix()
@@ -286,7 +286,7 @@ def corpus_facts() -> Facts:
 
 
 def coded_corpus_facts() -> Facts:
-    """Encoded and decoded models of the example and of the shared folder."""
+    """Yield facts of encoded and decoded models of the example and of the shared folder."""
     names = ("digits.nnef", "digits_cnn.onnx", "resnet20_cifar10.nnef", "resnet20_cifar10.onnx", "resnet20_cifar10.pt")
     for path in sorted(path for root in CORPUS for path in root.glob("**/*.*") if path.name in names):
         for options in (
@@ -313,7 +313,7 @@ SECTIONS: dict[str, Callable[[], Facts]] = {
 
 # ------------------------------------------------------------------------------------------------ measurements
 def measurements() -> dict[str, float]:
-    """Peak memory in KiB (tracemalloc), and CPU time as a ratio to a loop of additions in Python."""
+    """Return peak memory in KiB (tracemalloc), and CPU time as a ratio to a loop of additions in Python."""
     large = nnr.Model({f"w{k}": encodes.normal(f"w{k}", 256, 512) for k in range(4)})
     rows: dict[str, tuple[Any, dict[str, Any]]] = {"large": (large, {}), "large, exact": (large, {"exact": True})}
     if SHARED and (SHARED / "models" / "resnet20_cifar10.nnef").is_dir():
@@ -332,7 +332,7 @@ def measurements() -> dict[str, float]:
 
 
 def seconds(call: Callable[[], object], times: int) -> float:
-    """The least CPU time of some calls."""
+    """Return the minimum CPU time in seconds of ``times`` calls."""
 
     def once() -> float:
         before = time.process_time()
@@ -343,7 +343,7 @@ def seconds(call: Callable[[], object], times: int) -> float:
 
 
 def peak(call: Callable[[], object]) -> int:
-    """KiB that are allocated at most during a call."""
+    """Return the peak memory of a call in KiB."""
     tracemalloc.start()
     try:
         call()
@@ -354,11 +354,11 @@ def peak(call: Callable[[], object]) -> int:
 
 # ------------------------------------------------------------------------------------------------ records
 def record(sections: Iterable[str]) -> dict[str, Any]:
-    """All facts about the current code, with the versions and the reference material that they depend on."""
+    """Return all facts about the current code, with the versions and models that they depend on."""
     about = {"package": str(Path(nnr.__file__).parent), "python": sys.version.split()[0], "numpy": np.__version__}
     about["corpus"] = " ".join(map(str, CORPUS))
     if len(CORPUS) < 4:
-        print("models or nnef_corpus is absent from NNR_SHARED; its models are skipped", file=sys.stderr)
+        print("NNR_SHARED has no models or no nnef_corpus; their models are skipped", file=sys.stderr)
     facts: dict[str, str] = {}
     for section in sections:
         before = time.process_time()
@@ -369,7 +369,7 @@ def record(sections: Iterable[str]) -> dict[str, Any]:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """One line for each fact that differs, of the sections that both records have."""
+    """Return one line for each different fact of the sections that both records have."""
     sections = set.intersection(*({name.partition("/")[0] for name in record["facts"]} for record in (one, other)))
     a, b = (
         {name: fact for name, fact in record["facts"].items() if name.partition("/")[0] in sections}
@@ -383,7 +383,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def deviations(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """One line for each measurement that differs by more than `TOLERANCE`."""
+    """Return one line for each measurement that differs by more than `TOLERANCE`."""
     a, b = one["measurements"], other["measurements"]
     return [
         f"measured: {name}: {a[name]} -> {b[name]}"
@@ -393,7 +393,7 @@ def deviations(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def failures(found: Mapping[str, Any]) -> list[str]:
-    """Facts that contradict expected values."""
+    """Return one line for each fact that contradicts expected values."""
     wrong = re.compile(r"FAIL|ERROR|CRASH|OOM|XPASS|TIMEOUT|missing|not of encodes\.json")
     return [f"unexpected: {name}: {value}" for name, value in found["facts"].items() if wrong.match(value)]
 
@@ -401,7 +401,7 @@ def failures(found: Mapping[str, Any]) -> list[str]:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tools.snapshot", description=__doc__.partition("\n")[0])
-    parser.add_argument("file", nargs="?", type=Path, help="where to write the record")
+    parser.add_argument("file", nargs="?", type=Path, help="output file of the record")
     parser.add_argument(
         "--compare", nargs="+", type=Path, metavar="JSON", help="two records, or one and the current code"
     )
@@ -409,7 +409,7 @@ def main() -> int:
     arguments = parser.parse_args()
     for path in arguments.compare or ():
         if not path.is_file():
-            parser.error(f"{path} is no file")
+            parser.error(f"{path} is not a file")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         records = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.compare or ()]

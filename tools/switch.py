@@ -1,7 +1,7 @@
-"""The switch of faults: a copy of the package in which each call of this module can be a fault, if NNR_FAULT names it.
+"""Fault switch: functions that disable one check if the environment variable NNR_FAULT has its name.
 
-``tools.faults`` writes these calls into the copy, beside which this module lies. Checks that refuse something add their
-names to the file that NNR_FIRED names.
+``tools.faults`` writes calls of these functions into a copy of the package and copies this module beside it. A check
+that rejects something appends its name to the file named by NNR_FIRED.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-#: The name of the fault.
+#: Name of the active fault; empty for none.
 fault = os.environ.get("NNR_FAULT", "")
 _log = os.open(os.environ["NNR_FIRED"], os.O_WRONLY | os.O_APPEND | os.O_CREAT) if "NNR_FIRED" in os.environ else -1
 
@@ -22,7 +22,7 @@ def _fired(name: str) -> None:
 
 
 def guard(name: str, refused: Any) -> Any:
-    """Return the condition, or the items, of a statement that raises; with the fault, none holds."""
+    """Return the condition or the items of a statement that raises; with the fault, an empty tuple."""
     if fault == name:
         return ()
     if refused:
@@ -31,7 +31,7 @@ def guard(name: str, refused: Any) -> Any:
 
 
 def handler(name: str, kinds: Any) -> Any:
-    """Return the exceptions of an ``except`` that raises another one; with the fault, none."""
+    """Return the caught classes of an ``except`` that raises another exception; with the fault, an empty tuple."""
     if fault == name:
         return ()
     if isinstance(sys.exception(), kinds):
@@ -40,12 +40,12 @@ def handler(name: str, kinds: Any) -> Any:
 
 
 def check(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose result is not used; with the fault, one that does nothing."""
+    """Return a function whose result is not used; with the fault, a function that does nothing."""
     return _nothing if fault == name else _noted(name, function)
 
 
 def limit(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of limits or of a budget; with the fault, that of limits without an end."""
+    """Return a method of limits or of a budget; with the fault, the method of unlimited limits."""
     if fault != name:
         return _noted(name, function)
     from nnr_codec.limits import Budget, Limits

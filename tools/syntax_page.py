@@ -16,8 +16,8 @@ def page() -> str:
     """Return the page, in Markdown."""
     lines = [
         "# Syntax",
-        "The tables of ISO/IEC 15938-17:2024, 6.3, as `nnr_codec/syntax/tables.py` has them, with what each element",
-        "stands for. This page is generated: `make docs`.",
+        "The syntax tables of ISO/IEC 15938-17:2024, 6.3, as implemented in `nnr_codec/syntax/tables.py`, with the",
+        "meaning of each element. `make docs` generates this page.",
     ]
     for table in syntax_tables().values():
         lines += ["", f"## {table.name}(), {table.clause}", *([table.note + ".", ""] if table.note else [])]

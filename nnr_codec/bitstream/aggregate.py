@@ -46,7 +46,7 @@ def write_aggregate(
     ctu_scan_order : sequence of int
         0 or 1 for each unit, if the session has unified weights; all 0 if empty.
     session : Session
-        Parsing state before the aggregate, which is also that before its first unit. It is not changed.
+        Parsing state before the aggregate and before its first unit. It is not changed.
 
     Raises
     ------

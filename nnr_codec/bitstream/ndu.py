@@ -67,7 +67,7 @@ def write_ndu(
     sides : sequence of TensorSide or None
         Flags and shift parameter ids of each tensor; by default all are 0.
     resolved : bool
-        For dq_flag 1. False: levels are those of int_param() (10.2.1.5), as in the bitstream, before dependent
+        For dq_flag 1. False: levels of int_param() (10.2.1.5), as in the bitstream, before dependent
         quantization doubles them (10.2.1.4). True: levels are QuantParam, as decoders output them.
     co_loc, any_sig : sequence of ndarray
         coLocParam and AnySigBeforeFlag of each tensor (10.3.4.2.2), in its coded shape.
@@ -204,7 +204,7 @@ def _with_entry_points(
     if not count:
         return header
     points = coder.entry_points()
-    points += [(0, 0, 0)] * (count - len(points))  # decoders ignore those of a matrix of one column (errata G2)
+    points += [(0, 0, 0)] * (count - len(points))  # decoders ignore entry points of a one-column matrix (errata G2)
     header = copy.copy(header)
     header.cabac_offset_list = [offset for offset, _, _ in points]
     header.dq_state_list = [state for _, state, _ in points] if header.dq_flag else []
@@ -223,7 +223,7 @@ def write_payload(
     pieces: int = 1,
     max_unit_size: int | None = None,
 ) -> list[bytes]:
-    """Write the units of any payload; parameters and errors are those of :func:`write_ndu`."""
+    """Write the units of any payload; parameters and errors as for :func:`write_ndu`."""
     data = memoryview(payload)
     if pieces < 1:
         raise EncodeError(f"{pieces} units hold no payload (6.4.3.1)")

@@ -250,7 +250,7 @@ def maps_for(session: Session, *, layer: bool = False) -> PerformanceMaps:
     session : Session
     layer : bool
         True: for an operation on one layer, return the maps of its active layer parameter set. False: for an operation
-        on the whole model, return those of the model parameter set, even if layers have their own.
+        on the whole model, return the maps of the model parameter set, even if layers have their own.
     """
     return PerformanceMaps.of(session.lps if layer else session.mps)
 

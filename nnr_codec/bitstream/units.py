@@ -397,7 +397,7 @@ def _unit_size(length: int, long_size: bool) -> bytes:
 def write_units(units: Iterable[Unit], session: Session | None = None) -> bytes:
     """Write a bitstream from units in the order and depths in which a UnitReader yields them.
 
-    Unchanged units are reproduced bit by bit, including those of reserved types. Sizes, and the counts, types and entry
+    Unchanged units are reproduced bit by bit, including units of reserved types. Sizes, and the counts, types and entry
     points of aggregates, are computed from the contents.
 
     Parameters

@@ -189,7 +189,7 @@ def load_cases(root: str | Path) -> list[Case]:
 
 
 def read_case(path: Path, root: Path) -> Case:
-    """Load one case; errors are those of :func:`load_cases`."""
+    """Load one case; raises the errors of :func:`load_cases`."""
     try:
         return _case(path, root)
     except (FormatError, ValueError, RecursionError) as error:

@@ -117,7 +117,7 @@ def judge(case: Case, decoder: Decoder, *, lenient: bool = False) -> Verdict:
         if before and isinstance(error, NnrError):
             return Verdict(Outcome.ERROR, f"before the last bitstream: {_told(error)}")
         return _refused(case, error, lenient)
-    except Exception as error:  # exactly what this test must detect
+    except Exception as error:  # the test must detect any exception of the decoder
         return Verdict(Outcome.ERROR, _told(error))
     if case.result == "invalid":
         return Verdict(Outcome.XPASS, f"decoded, but it is invalid{_broken(case)}")

@@ -50,7 +50,7 @@ def levels(case: Case, stream: Stream, state: UpdateState, before: Topology | No
 def first_difference(expected: tuple[LevelDigest, ...], found: tuple[LevelDigest, ...]) -> str:
     """Describe the first difference in QuantParam; empty if there is none."""
     if len(expected) != len(found):
-        return f"there are {len(found)} QuantParam, not {len(expected)}"
+        return f"{len(found)} QuantParam instead of {len(expected)}"
     for number, (want, got) in enumerate(zip(expected, found, strict=True)):
         place = f"QuantParam {number}, of unit {want.unit},"
         if got.shape != want.shape:

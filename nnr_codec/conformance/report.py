@@ -56,7 +56,7 @@ class Report:
     Parameters
     ----------
     violations : list of Violation
-        Violations by unit, those of the whole bitstream last; empty if no violation was detected.
+        Violations by unit, then violations of the whole bitstream; empty if no violation was detected.
     warnings : list of Violation
         Deviations from statements or recommendations that are not requirements.
     notes : list of str

@@ -64,7 +64,7 @@ class Suite:
         return cls(root, *found)
 
     def is_intact(self) -> bool:
-        """Return whether the files are exactly those of the manifest."""
+        """Return whether the files match the manifest exactly."""
         paths = [path for path in self.root.rglob("*") if path.is_file() and path != self.root / MANIFEST]
         names = sorted((path.relative_to(self.root).as_posix(), path) for path in paths)
         lines = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n" for name, path in names)
@@ -93,14 +93,14 @@ def claim(results: Sequence[Result], suite: Suite | None, cases: int, decoder: s
     if len(results) < cases:
         return f"no claim: {len(results)} of {cases} cases were run"
     if suite is None:
-        return f"no claim: the vectors have no {MANIFEST}, which tells what they are"
+        return f"no claim: the folder of the vectors has no {MANIFEST}"
     if not suite.is_intact():
-        return f"no claim: the files are not those that {MANIFEST} is about"
+        return f"no claim: the files do not match {MANIFEST}"
     return (
         f"{decoder} decodes all {_count(results, 'valid', 'interop')} valid vectors of {suite.name}, revision "
-        f"{suite.revision}, as expected, refuses all {_count(results, 'invalid')} invalid ones, and decodes as given "
-        f"or refuses the {_count(results, 'acceptable')} acceptable ones (sha256 {suite.sha256}). "
-        "They are not the bitstreams of ISO/IEC 15938-18, and this is no claim of conformance to it."
+        f"{suite.revision}, as expected, rejects all {_count(results, 'invalid')} invalid ones, and decodes as given "
+        f"or rejects the {_count(results, 'acceptable')} acceptable ones (sha256 {suite.sha256}). "
+        "They are not the bitstreams of ISO/IEC 15938-18, and this is not a claim of conformance to it."
     )
 
 

@@ -30,8 +30,8 @@ class Result:
     seconds : float
         Wall time in seconds.
     peak : int or None
-        Peak memory of the decoder in bytes, if the system reports it; for another decoder, at least that of the process
-        that starts it.
+        Peak memory of the decoder in bytes, if the system reports it; for another decoder, at least the peak memory of
+        the process that starts it.
     """
 
     case: Case

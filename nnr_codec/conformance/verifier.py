@@ -152,10 +152,10 @@ class BitstreamVerifier:
         # After a rejected unit, such as an NNR_STR in the middle, units may have been read in another profile.
         if self.groups and all(group.first.session.general_profile_idc == 0 for group in self.groups):
             checked.first_edition = is_first_edition(self.groups)
-            edition = "as software of the first edition wrote it" if checked.first_edition else "by the text of 2024"
+            edition = "as written by first-edition software" if checked.first_edition else "according to the 2024 text"
             notes.append(f"profile 0 was read {edition} (errata K4)")
         if self.session.mps_parent_signalling_enabled_flag and not checked.history.bitstreams:
-            notes.append("this is an update, and the bitstreams before it were not given")
+            notes.append("the bitstream is an update, but the preceding bitstreams were not given")
         self.plan_pruning()
         restorer = self.restorer()
         infos = self.parser.restoration.infos(self.parser.info)

@@ -48,7 +48,7 @@ class Worker:
     root : Path
         Folder of the case files.
     memory : int or None
-        Memory limit for a case in bytes, in addition to that of the idle process; ignored if the system does not
+        Memory limit for a case in bytes, in addition to the memory of the idle process; ignored if the system does not
         support it.
     command : str or None
         The decoder to test; None for this library.

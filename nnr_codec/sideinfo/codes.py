@@ -117,7 +117,7 @@ def join(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int
 def join_patterns(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int, ...]) -> Patterns:
     """Return the bit patterns of all items of a tensor with a code, in row-major order, without ``ml_dtypes``.
 
-    Parameters and errors are those of :func:`join`.
+    Parameters and errors as for :func:`join`.
     """
     stored, size = record.stored, _size(shape)
     if isinstance(record.code, RawCode):

@@ -185,7 +185,7 @@ class TensorRecord:
     shape : tuple of int or None
         None: the shape of its unit.
     code : Code or None
-        Conversion of its items from those of its unit; None: a cast to the type.
+        Conversion of the items of its unit to its own items; None: a cast to the type.
     index : int or None
         Position in the model of a tensor without a unit, that is, an alias or an empty tensor.
     same_as : str
@@ -226,7 +226,7 @@ class SideInfo:
     Parameters
     ----------
     tensors : dict of str to TensorRecord
-        Tensors with properties beyond those of their units, by name; empty if there is no record.
+        Tensors with properties that their units lack, by name; empty if there is no record.
     format : str
         Format of the source model file; empty if unknown.
     metadata : dict of str to str

@@ -176,13 +176,13 @@ def test_a_listing_notes_each_outcome(tmp_path: Path, monkeypatch: pytest.Monkey
         ("value == 7", "true"),
         ("else if value == 1", "true"),
         ("value", "false"),
-        ("while total > 5000", "no round"),
+        ("while total > 5000", "no iteration"),
     ]:
         assert (lines[text], outcome) in found.hits
         other = "false" if outcome == "true" else "true"
         assert text.startswith(("if", "else")) or (lines[text], other) not in found.hits
     found.hits.clear()
     assert run([], Coder()) == 0
-    assert found.hits == {(lines["for value in values"], "no round"), (lines["while total > 5000"], "no round")}
+    assert found.hits == {(lines["for value in values"], "no iteration"), (lines["while total > 5000"], "no iteration")}
     assert run([0] * 6, Coder()) == 2
     assert (lines["bits"], "above 0") in found.hits and (lines["bits"], "0") not in found.hits

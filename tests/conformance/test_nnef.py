@@ -140,7 +140,7 @@ def test_names_in_blocks(types: int, names: tuple[str, ...], strangers: list[str
         s = carried(graph, **STEP) if graph else start(**STEP)
         report = verify(block(s, types, *names), topology=Topology("nnef", apart) if apart else None)
         found = [violation.message for violation in report.violations if violation.requirement == "nnef-names"]
-        assert found == [f"{name!r} is no variable of the topology" for name in strangers]
+        assert found == [f"{name!r} is not a variable of the topology" for name in strangers]
 
 
 def test_names_by_index() -> None:

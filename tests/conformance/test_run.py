@@ -208,7 +208,7 @@ def test_levels(tmp_path: Path) -> None:
     assert found["BOTH"][1].endswith("; QuantParam 0, of unit 2, has other values: entropy decoding (10.2)")
     assert found["VALUE"][1] == "stream.nnr: QuantParam 0, of unit 2, has other values"
     assert found["SHAPE"][1] == "stream.nnr: QuantParam 0, of unit 2, has shape (2, 3), not (3, 2)"
-    assert found["COUNT"][1] == "stream.nnr: there are 1 QuantParam, not 2"
+    assert found["COUNT"][1] == "stream.nnr: 1 QuantParam instead of 2"
     assert found["UNIT"][1] == "stream.nnr: QuantParam 0, of unit 1, is of unit 2"
 
 

@@ -148,7 +148,7 @@ def test_bits_of_a_tensor_are_no_variable_of_the_topology() -> None:
     found = nnr.verify(recorded().data)
     assert not found.violations and not found.warnings
     assert [str(tensor.sha256) for tensor in found.tensors] == [nnr.digest(np.array([3 << 8]))]
-    assert found.notes == ["unit 3 (NNR_TPL) holds side information, which is no part of the standard"]
+    assert found.notes == ["unit 3 (NNR_TPL) contains side information, which is not part of the standard"]
     assert broken(nnr.verify(recorded(storage=200).data)) == {"nnef-names"}
 
 
@@ -459,7 +459,7 @@ def test_a_sequence_of_updates() -> None:
 def test_an_update_alone() -> None:
     found = nnr.verify(*chain(1))
     assert not found.violations
-    assert found.notes == ["this is an update, and the bitstreams before it were not given"]
+    assert found.notes == ["the bitstream is an update, but the preceding bitstreams were not given"]
 
 
 def test_a_broken_bitstream_before_it_is_noted() -> None:

@@ -124,7 +124,7 @@ def page(head: dict[str, Any], lines: list[dict[str, Any]]) -> str:
         "### Invalid bitstreams",
         "",
         *_sections(INVALID, grouped),
-        "### Not asked",
+        "### Skipped cases",
         "",
         *_reasons(skipped),
     ]  # fmt: skip
@@ -177,8 +177,8 @@ INTRODUCTION = """# Conformance
 
 `nnr conformance` runs the {cases} cases in `bitstream_vectors`, each in a process with limits of time and memory.
 `nnr conformance --decoder` runs them in any other program ([vectors](../../bitstream_vectors/README.md)). The vectors
-were written by this project or by NNCodec. Those of ISO/IEC 15938-18 are not public, and this page is no claim of
-conformance to it.
+were written by this project or by NNCodec. The vectors of ISO/IEC 15938-18 are not public, and this page is not a claim
+of conformance to it.
 
 `python -m tests.peer.record` generates this page. Revision {revision} of the vectors (`{sha256}`),
 Python {python} on {platform}.
@@ -192,15 +192,15 @@ Two runs took {j1} s with one process and {j2} s with two.
 `nnr_codec.selftest()`, for installations without the vectors, takes {selftest} s for its {core} cases.
 
 [conformance.schema.json](conformance.schema.json) describes `--json`; `--junit` and `--markdown` report the same.
-`--claim` ends with a sentence that may be quoted if all cases were run, all had the expected result, and the files are
-those of the manifest. `--fluster` writes a test suite for fluster. Its `result` is the digest of the decoded model
-(`model_sha256` of `nnr verify --digest`), and empty for a bitstream that a decoder must refuse.
+`--claim` ends with a quotable sentence if all cases were run, all results are as expected, and the files match the
+manifest. `--fluster` writes a test suite for fluster. Its `result` is the digest of the decoded model
+(`model_sha256` of `nnr verify --digest`), and empty for a bitstream that a decoder must reject.
 
 ## NNCodec 2.1.3
 
-NNCodec is the published software of Fraunhofer HHI. Its streams decode here bit for bit, and ours there, as far as it
-supports the syntax elements. Where the text of the standard is broken or silent, the vectors follow the
-[errata](errata.md). A wrapper runs all cases in NNCodec:
+NNCodec is the published software of Fraunhofer HHI. nnr_codec decodes its streams bit for bit. NNCodec decodes the
+streams of nnr_codec bit for bit if it supports their syntax elements. Where the text of the standard is broken or
+silent, the vectors follow the [errata](errata.md). A wrapper runs all cases in NNCodec:
 
 <!-- not run: needs NNCodec -->
 ```sh
@@ -209,9 +209,9 @@ nnr conformance --decoder 'PYTHON examples/decoders/nncodec2.py {{input}} {{outd
 """
 
 OUTCOMES = """
-`acceptable` bitstreams may be refused by a decoder; bitstreams with side information, which is no part of the standard,
-are among them. The Rec* variables of 7.3 count as much as the tensors made of them, for example of a weight and its
-local scaling. The {wrong} disagreements, grouped by their cause:
+A decoder may reject `acceptable` bitstreams. They include the bitstreams with side information, which is not part of
+the standard. A decoder may return the Rec* variables of 7.3, for example a weight and its local scaling, or the tensors
+computed from them. The {wrong} disagreements, grouped by cause:
 """
 
 

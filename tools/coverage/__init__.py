@@ -1,4 +1,4 @@
-"""Which vectors reach which line, value, step, requirement and "shall" of the standard."""
+"""Coverage of the standard by the vectors: lines, values, steps, requirements and every "shall"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints docs/reference/coverage.md: ``python -m tools.coverage [FOLDER]``, by default of bitstream_vectors."""
+"""Print docs/reference/coverage.md: ``python -m tools.coverage [FOLDER]``; the default folder is bitstream_vectors."""
 
 from __future__ import annotations
 

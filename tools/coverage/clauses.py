@@ -1,32 +1,32 @@
-"""The clauses with something to decode: 4.12, all from 6 to 10, and of the annexes what is about decoding."""
+"""Clauses that concern decoding: 4.12, all from 6 to 10, and the relevant parts of the annexes."""
 
 from __future__ import annotations
 
 _HEADING = "a heading"
-_METHOD = "tells how the tables are written"
+_METHOD = "describes the notation of the tables"
 
-#: Clause, what it is about, and why it has nothing that a vector could reach; empty where it has.
+#: Clause, title, and the reason why no vector can reach anything in it; empty if one can.
 CLAUSES: tuple[tuple[str, str, str], ...] = (
     ("4.12", "array functions", ""),
     ("6.1.1", "method of the tables", _METHOD),
-    ("6.1.2", "order of bits", "every element shows it"),
+    ("6.1.2", "order of bits", "shown by every element"),
     ("6.1.3", "functions and data types", ""),
     ("6.1.4", "semantics", ""),
-    ("6.2.1", "units", "says what 6.3.1 to 6.3.4 say"),
+    ("6.2.1", "units", "repeats 6.3.1 to 6.3.4"),
     ("6.2.2", "aggregate units", ""),
     ("6.2.3", "order of units", ""),
     ("6.3.1", "nnr_unit()", ""),
     ("6.3.2", "nnr_unit_size()", ""),
     ("6.3.3.1", "nnr_unit_header()", ""),
     ("6.3.3.2", "header of NNR_STR", ""),
-    ("6.3.3.3", "header of NNR_MPS", "codes nothing"),
+    ("6.3.3.3", "header of NNR_MPS", "has no elements"),
     ("6.3.3.4", "header of NNR_LPS", ""),
     ("6.3.3.5", "header of NNR_TPL", ""),
     ("6.3.3.6", "header of NNR_QNT", ""),
     ("6.3.3.7", "header of NNR_NDU", ""),
     ("6.3.3.8", "header of NNR_AGG", ""),
     ("6.3.4.1", "nnr_unit_payload()", ""),
-    ("6.3.4.2", "payload of NNR_STR", "codes nothing"),
+    ("6.3.4.2", "payload of NNR_STR", "has no elements"),
     ("6.3.4.3", "payload of NNR_MPS", ""),
     ("6.3.4.4", "payload of NNR_LPS", ""),
     ("6.3.4.5", "payload of NNR_TPL", ""),
@@ -45,12 +45,12 @@ CLAUSES: tuple[tuple[str, str, str], ...] = (
     ("6.4.3.7", "header of NNR_NDU", ""),
     ("6.4.3.8", "header of NNR_AGG", ""),
     ("6.4.4.1", "payload", _HEADING),
-    ("6.4.4.2", "payload of NNR_STR", "codes nothing"),
+    ("6.4.4.2", "payload of NNR_STR", "has no elements"),
     ("6.4.4.3", "payload of NNR_MPS", ""),
     ("6.4.4.4", "payload of NNR_LPS", ""),
     ("6.4.4.5", "payload of NNR_TPL", ""),
-    ("6.4.4.6", "payload of NNR_QNT", "says what 6.4.3.6 says"),
-    ("6.4.4.7", "payload of NNR_NDU", "says what 6.3.4.7 says"),
+    ("6.4.4.6", "payload of NNR_QNT", "repeats 6.4.3.6"),
+    ("6.4.4.7", "payload of NNR_NDU", "repeats 6.3.4.7"),
     ("6.4.4.8", "payload of NNR_AGG", ""),
     ("7.1", "decoding", ""),
     ("7.2", "formats", ""),
@@ -96,7 +96,7 @@ CLAUSES: tuple[tuple[str, str, str], ...] = (
     ("10.3.2.3", "contexts", ""),
     ("10.3.2.4", "engine", ""),
     ("10.3.3.1", "binarization", "an overview of 10.3.3"),
-    ("10.3.3.2", "fixed length", "every element of 10.2 shows it"),
+    ("10.3.3.2", "fixed length", "shown by every element of 10.2"),
     ("10.3.4.1", "flow", "an overview of 10.3.4"),
     ("10.3.4.2.1", "Table 29", ""),
     ("10.3.4.2.2", "sig_flag", ""),

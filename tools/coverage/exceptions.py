@@ -1,4 +1,4 @@
-"""What no bitstream can reach, and why, and what no valid one can."""
+"""Exceptions of the coverage: items that no bitstream, or no valid bitstream, can reach, with reasons."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from .listing import FALSE, ONE, POSITIVE, REACHED, ROUNDS, TRUE
 _NONE, _ONE, _SEVERAL = ROUNDS
 _CONSTANT = "the count is a constant above 1"
 
-#: Outcomes of a line, by its text.
+#: Unreachable outcomes of lines with the reason, by the text of the line.
 NEVER: dict[str, dict[str, str]] = {
-    "for i in range(num_of_nnr_units_minus2 + 2)": dict.fromkeys((_NONE, _ONE), "there are at least 2"),
-    "for j in range(count_topology_elements_minus2 + 2)": dict.fromkeys((_NONE, _ONE), "there are at least 2"),
-    "for k in range(count_topology_elements_minus2 + 2)": dict.fromkeys((_NONE, _ONE), "there are at least 2"),
-    "for j in range(count_topology_elements_minus2 + 1)": {_NONE: "there is at least 1"},
+    "for i in range(num_of_nnr_units_minus2 + 2)": dict.fromkeys((_NONE, _ONE), "the count is at least 2"),
+    "for j in range(count_topology_elements_minus2 + 2)": dict.fromkeys((_NONE, _ONE), "the count is at least 2"),
+    "for k in range(count_topology_elements_minus2 + 2)": dict.fromkeys((_NONE, _ONE), "the count is at least 2"),
+    "for j in range(count_topology_elements_minus2 + 1)": {_NONE: "the count is at least 1"},
     "for i in range(tensor_2d_height)": dict.fromkeys((_NONE, _ONE), "a single row has no flags (errata A6)"),
     "for i in range(w * h)": {_NONE: "each extent is at least 1"},
     "for i in range(2 * n)": dict.fromkeys((_NONE, _ONE), "n is at least 1"),
@@ -32,7 +32,7 @@ NEVER: dict[str, dict[str, str]] = {
     "for i in range(40, 48 if dq else 41)": {_NONE: "the count is a constant"},
 }
 
-#: Lines, with their outcomes, that only bitstreams reach that break a rule, or that decoders need not understand.
+#: Lines with outcomes that only some bitstreams reach: those that break a rule, or that decoders may reject.
 BROKEN: frozenset[tuple[str, str]] = frozenset(
     {
         *((name, "0") for name in ("nnr_unit_size", "partial_data_counter", "nnr_unit_entry_point[i]")),
@@ -47,7 +47,7 @@ BROKEN: frozenset[tuple[str, str]] = frozenset(
         *((name, ONE) for name in ("nnr_reserved_zero_1bit", "nnr_reserved_zero_1_bit")),
         *((loop, _NONE) for loop in ("for i in range(prod(tensor_dimensions))", "for j in range(count_ids)")),
         ("for k in range(count_dims[j])", _NONE),
-        ("put_node_depth", "0"),  # where no ids of the node itself are there: it has a parent
+        ("put_node_depth", "0"),  # in units without node ids, which have a parent
         ("else if nnr_rep_type == NNR_TPL_DICT", FALSE),
         ("if len(names) != len(listed)", TRUE),
         ("for i in range(9)", _ONE),
@@ -64,19 +64,19 @@ BROKEN: frozenset[tuple[str, str]] = frozenset(
     }
 )
 
-#: The same of rows of tables of values, whose text ends so.
+#: The same for rows of value tables: ends of their texts.
 BROKEN_VALUES = ("reserved", "unspecified", "2..255")
 
-#: Requirements that no vector breaks.
-UNBROKEN = {"decodable": "what breaks it, and no other rule, is not known"}
+#: Requirements that no vector breaks, with the reason.
+UNBROKEN = {"decodable": "no known bitstream breaks only this rule"}
 
-#: Sentences with a "shall" that no vector can show, and that are no requirements (see `tools.shalls`).
+#: Sentences with "shall" that no vector can demonstrate and that are not requirements (see `tools.shalls`).
 UNSHOWN = {
     "nnr_reserved_zero_0bit has no bits",
     "decoders ignore nnr_reserved_zero_0bit",
     "nnr_reserved_zero_5bits is 0",
     "decoders ignore nnr_reserved_zero_5bits",
-    "the base models to which updates are applied",
+    "base models to which updates are applied",
     "a copy of the folded network is kept for training",
     "conditions of decoding apply",
     "constraints on an NNEF topology apply",
@@ -84,20 +84,20 @@ UNSHOWN = {
     "constraints on NNR_NDU apply",
 }
 
-#: What shows other such sentences: a step of decoding, a row of a table of values, or an element with "> 0".
+#: Items that demonstrate the other sentences: a step of decoding, a row of a value table, or an element with "> 0".
 SHOWN: dict[str, tuple[str, ...]] = {
     "decoders ignore nnr_reserved_zero_1bit": ("nnr_reserved_zero_1bit > 0",),
     "decoders ignore nnr_reserved_zero_2bits": ("nnr_reserved_zero_2bits > 0", "nnr_reserved_zero_2bits[i] > 0"),
     "decoders ignore nnr_reserved_zero_3bits": ("nnr_reserved_zero_3bits > 0", "nnr_reserved_zero_3bits[i] > 0"),
     "decoders ignore nnr_reserved_zero_7bits": ("nnr_reserved_zero_7bits > 0", "nnr_reserved_zero_7_bits > 0"),
     "the scope of an NNR_LPS": ("LPS", "LPS in aggregate", "LPS ended"),
-    "which sparsification map holds for what": ("lps_sparsification_flag > 0",),
-    "which pruning map holds for what": ("lps_pruning_flag > 0",),
-    "which unification map holds for what": ("lps_unification_flag > 0",),
-    "a decoder takes a bitstream of 6.3 and gives tensors or texts": ("tensors", "texts"),
-    "it resets the decoder": ("NNR_STR again",),
-    "tensors come out as soon as they are decoded": ("tensors",),
-    "which codebook is used": ("no codebook", "Codebook", "CodebookDC"),
-    "0 in a sparsification mask: made zero": ("sparsification mask",),
+    "selection of the applicable sparsification map": ("lps_sparsification_flag > 0",),
+    "selection of the applicable pruning map": ("lps_pruning_flag > 0",),
+    "selection of the applicable unification map": ("lps_unification_flag > 0",),
+    "a decoder reads a bitstream of 6.3 and outputs tensors or texts": ("tensors", "texts"),
+    "an NNR_STR resets the decoder": ("NNR_STR again",),
+    "tensors are output as soon as they are decoded": ("tensors",),
+    "selection of the codebook": ("no codebook", "Codebook", "CodebookDC"),
+    "0 in a sparsification mask: set to zero": ("sparsification mask",),
     "0 in a pruning mask: pruned": ("pruning mask",),
 }

@@ -1,6 +1,6 @@
-"""The tables of 6.3 that no structure has, because reading units does what they say (`nnr_codec.bitstream.units`).
+"""Tables of 6.3 without a structure in the codec, because `nnr_codec.bitstream.units` implements them directly.
 
-They decode nothing: the coverage of vectors calls them with each unit, to tell which of their lines it reaches.
+The functions decode nothing: the coverage calls them with each unit to detect the lines that it reaches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nnr_codec.syntax.structures import NnrAggregateUnitHeader
 
 
 def _listed_elsewhere(*_: object) -> None:
-    """A table of `nnr_codec.syntax.tables`, or an element."""
+    """Table of `nnr_codec.syntax.tables`, or an element; does nothing."""
 
 
 nnr_unit_size = nnr_unit_header = nnr_start_unit_payload = _listed_elsewhere

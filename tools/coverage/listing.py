@@ -1,7 +1,7 @@
-"""Functions as lists of lines, and copies of them that note which lines are reached, and with which outcome.
+"""Listings of functions, and instrumented copies that record the reached lines and their outcomes.
 
-What is written as a function of Python, as the syntax tables are, is listed as it is printed: elements, conditions and
-loops. The copy does what the function does.
+A table of the standard that is written as a Python function is listed in the form of the standard: elements, conditions
+and loops. The copy behaves like the function.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nnr_codec.syntax.docs import CLASSES, values_of
 
 #: Outcomes of conditions, of loops, and of flags.
 TRUE, FALSE = "true", "false"
-ROUNDS = ("no round", "one round", "several")
+ROUNDS = ("no iteration", "one iteration", "several")
 REACHED = "reached"
 ZERO, ONE, POSITIVE, NEGATIVE = "0", "1", "above 0", "below 0"
 
@@ -30,14 +30,14 @@ class Line:
     Parameters
     ----------
     number : int
-        Of its listing.
+        Number in its listing.
     text : str
     depth : int
-        Conditions and loops around it.
+        Number of conditions and loops around it.
     descriptor : str
-        Of 6.1.3; empty for what codes nothing itself.
+        Descriptor of 6.1.3; empty for lines that code nothing.
     outcomes : tuple of str
-        Those that vectors have to reach; none for lines that only structure the others.
+        Outcomes that vectors must reach; empty for lines that only structure other lines.
     """
 
     number: int
@@ -49,31 +49,31 @@ class Line:
 
 @dataclass
 class Table:
-    """The lines of one function."""
+    """Lines of one function."""
 
     name: str
     clause: str
     lines: list[Line] = field(default_factory=list)
 
 
-#: A line of a listing by its number, and what became of it.
+#: Number of a line in its listing, and the reached outcome.
 Hit = tuple[int, str]
 
 
 class Listing:
-    """Some functions of a module.
+    """Listing of functions of a module, with instrumented copies.
 
     Parameters
     ----------
     module : module
-        Its source is read.
+        Module whose source is read.
     names : sequence of str
-        Functions and classes; of a class all methods that are listed by ``clauses``.
+        Functions and classes; all methods of a class with a clause are listed.
     clauses : callable
-        The clause of a function by its definition and the name of its class; those for which it is empty are copied
-        and not listed.
+        Returns the clause of a function for its definition and the name of its class; a function with an empty clause
+        is copied but not listed.
     constants : dict of str to bool
-        Expressions, as ast.unparse writes them, that have one value here: what depends on them is decided.
+        Expressions, in the form of ast.unparse, with a constant value; code that depends on them is simplified.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Listing:
         self._clauses, self._decider = clauses, _Decider(constants or {})
         wanted = {definition.name: definition for definition in _definitions(module) if definition.name in names}
         body: list[ast.stmt] = [self._copied(wanted[name]) for name in names]
-        #: The names of the module, those of the copies among them.
+        #: Namespace of the module, with the copies.
         self.names: dict[str, Any] = dict(vars(module)) | {"_note": self._note, "_if": self._if, "_loop": self._loop}
         tree = ast.fix_missing_locations(ast.Module(body, []))
         exec(compile(tree, f"<listing of {module.__name__}>", "exec"), self.names)
@@ -111,9 +111,9 @@ class Listing:
         self._count += 1
         return self._count
 
-    # What the copies call.
+    # Called by the copies.
     def _note(self, number: int, values: Any = None) -> Any:
-        """An element was coded, with these values."""
+        """Record that an element was coded with these values."""
         self.hits.add((number, REACHED))
         for value in set(values) if isinstance(values, list) else (values,):
             if isinstance(value, int):
@@ -150,7 +150,7 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 class _Decider(ast.NodeTransformer):
-    """Decides what depends on constants alone."""
+    """Simplification of code that depends only on constants."""
 
     def __init__(self, constants: dict[str, bool]) -> None:
         self._constants = constants
@@ -175,14 +175,14 @@ class _Decider(ast.NodeTransformer):
 
 
 class _Lines:
-    """Lists the statements of a function, and makes those of its copy."""
+    """Lister of the statements of a function, which also instruments them for the copy."""
 
     def __init__(self, table: Table, number: Callable[[], int], decider: _Decider) -> None:
         self.table, self._number, self._decider = table, number, decider
         self._elements: dict[str, str] = {}  # of variables that hold a context
 
     def block(self, body: list[ast.stmt], depth: int) -> list[ast.stmt]:
-        """The copy of some statements."""
+        """Return the instrumented copy of statements."""
         decided: list[ast.stmt] = []
         for node in body:
             made = self._decider.visit(node)
@@ -215,7 +215,7 @@ class _Lines:
         return [node]
 
     def _while(self, line: int, test: ast.expr, body: list[ast.stmt], depth: int) -> ast.stmt:
-        """A loop as long as something holds, as one over an iterator."""
+        """Return a while loop as a loop over an iterator."""
         nothing = ast.arguments([], [], None, [], [], None, [])
         holds = ast.Lambda(nothing, ast.Call(ast.Name("bool", ast.Load()), [test], []))
         rounds = ast.Call(ast.Name("iter", ast.Load()), [holds, ast.Constant(False)], [])
@@ -260,7 +260,7 @@ class _Lines:
     def _element(
         self, node: ast.stmt, target: ast.expr, kind: str, arguments: list[ast.expr], depth: int
     ) -> list[ast.stmt]:
-        """``t.name = u(8)`` and the like of the tables of 6.3."""
+        """List and instrument an element of the tables of 6.3, for example ``t.name = u(8)``."""
         name = _element_of(target)
         if kind == "struct":
             line = self._line(f"{CLASSES[_plain(arguments[0])].table_name}()", depth, (REACHED,))
@@ -277,7 +277,7 @@ class _Lines:
 
     # -------------------------------------------------------------------------------------- expressions
     def _expression(self, node: ast.expr, depth: int) -> ast.expr:
-        """The copy of an expression: its conditions, and what is coded in it, are noted."""
+        """Return the copy of an expression that records its conditions and coded elements."""
         name, descriptor = self._coded(node)
         if name:
             told_apart = (NEGATIVE, ZERO, POSITIVE) if descriptor.startswith("i") else (ZERO, POSITIVE)
@@ -313,7 +313,7 @@ class _Lines:
         return _call("_if", line, self._expression(node, depth + 1))
 
     def _coded(self, node: ast.AST) -> tuple[str, str]:
-        """Name and descriptor of what an expression codes, empty if it is no such."""
+        """Return name and descriptor of the element that an expression codes; empty if it codes none."""
         match node:
             case ast.Call(ast.Attribute(ast.Name("c") | ast.Attribute(attr="c"), "ae"), [context, *_]):
                 name = self._elements.get(context.id, "") if isinstance(context, ast.Name) else _context(context)
@@ -328,7 +328,7 @@ class _Lines:
         return "", ""
 
     def _shown(self, node: ast.expr) -> ast.expr:
-        """The expression with elements for the calls that code them."""
+        """Return the expression with each coding call replaced by the name of its element."""
         lines = self
 
         class Shown(ast.NodeTransformer):
@@ -350,14 +350,14 @@ def _call(name: str, line: int, *arguments: ast.expr) -> ast.Call:
 
 
 def _element_of(target: ast.expr) -> str:
-    """The syntax element of ``t.name``, ``t.name[j]`` and ``t.name[j][k]``."""
+    """Return the syntax element of ``t.name``, ``t.name[j]`` and ``t.name[j][k]``."""
     while isinstance(target, ast.Subscript):
         target = target.value
     return target.attr if isinstance(target, ast.Attribute) and _plain(target.value) == "t" else ""
 
 
 def _context(node: ast.expr) -> str:
-    """The element of ``self.contexts["name"][k]``."""
+    """Return the element of ``self.contexts["name"][k]``."""
     match node:
         case ast.Subscript(ast.Subscript(ast.Attribute(attr="contexts"), ast.Constant(str(name)))):
             return name
@@ -367,7 +367,7 @@ def _context(node: ast.expr) -> str:
 
 
 def _is_invocation(function: ast.expr) -> bool:
-    """Whether a statement that calls this is a row: a table of its own, or a step of 10.3."""
+    """Return whether a call is a row: a call of another table, or a step of 10.3."""
     match function:
         case ast.Name():
             return True
@@ -377,7 +377,7 @@ def _is_invocation(function: ast.expr) -> bool:
 
 
 def _domain(name: str, kind: str, size: str) -> tuple[str, ...]:
-    """Return the values of an element that are distinguished."""
+    """Return the distinguished values of an element."""
     if kind in ("flt", "st", "bs") or (kind == "u" and size in ("256", "512")):
         return (REACHED,)
     if (kind, size) == ("u", "1") or kind == "bits":
@@ -392,12 +392,12 @@ def _invocation(function: ast.expr, arguments: list[ast.expr]) -> str:
     return f"{_plain(function).lstrip('_')}({', '.join(shown)})"
 
 
-#: What keeps the variables of the standard.
+#: Objects that hold the variables of the standard.
 _OBJECTS = re.compile(r"\b(?:self|s|t|c|ctx|given|header|session|coder|unit|ndu)\.(?=\w)")
 
 
 def _plain(expression: ast.expr) -> str:
-    """An expression without the objects in which the variables of the standard are kept."""
+    """Return the text of an expression without the objects that hold the variables of the standard."""
     text = _OBJECTS.sub("", ast.unparse(expression))
     text = re.sub(r"^\(\w+ := \((.*)\)\)$", r"\1", text)
     return re.sub(r"\b(\w+)\((?:t|header)\)", r"\1", text).replace("'", '"')

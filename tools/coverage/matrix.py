@@ -1,4 +1,4 @@
-"""Which vectors reach what: lines of the syntax, values, steps of decoding, requirements, and every "shall"."""
+"""Coverage matrix: the vectors that reach each line, value, step of decoding, requirement and "shall"."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .walk import Reached, Walker
 
 
 def _broken(case: Case) -> set[str]:
-    """What the last bitstream of a case breaks, of what shall be and of what should be."""
+    """Return the rules ("shall" and "should") that the last bitstream of a case breaks."""
     *before, last = (stream.path for stream in case.streams)
     report = verify(
         last,
@@ -34,7 +34,7 @@ def _broken(case: Case) -> set[str]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that vectors are to reach.
+    """Item that vectors must reach.
 
     Parameters
     ----------
@@ -44,11 +44,11 @@ class Entry:
     clause : str
     text : str
     cases : tuple of Case
-        Those that reach it.
+        Cases that reach it.
     reason : str
-        Why none can.
+        Reason why no case can reach it.
     outcome : str
-        Of the line that ``text`` is.
+        Outcome of the line ``text``.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Entry:
 
     @property
     def is_covered(self) -> bool:
-        """Whether a vector reaches it, a valid one if that can be, or none can."""
+        """Whether a vector reaches it (if possible, a valid one), or no vector can."""
         if self.kind in ("row", "branch") and not (
             (self.text, self.outcome) in BROKEN or self.text.endswith(BROKEN_VALUES)
         ):
@@ -69,13 +69,13 @@ class Entry:
 
 
 class Matrix:
-    """The coverage of vectors.
+    """Coverage of a set of vectors.
 
     Parameters
     ----------
     cases : iterable of Case
-        Those of other implementations, and about extensions, count for requirements alone that are none of the
-        standard.
+        Cases of other implementations do not count. Cases of extensions count only for requirements that are not part
+        of the standard.
     """
 
     def __init__(self, cases: Iterable[Case]) -> None:
@@ -92,12 +92,12 @@ class Matrix:
                 self._reached.setdefault(each, []).append(case)
 
     def of(self, *reached: Reached) -> tuple[Case, ...]:
-        """The cases that reach any of these, those first that show it best: valid ones, and with little else."""
+        """Return the cases that reach any of these, in the order of :meth:`ranked`."""
         found = {case.id: case for each in reached for case in self._reached.get(each, ())}
         return self.ranked(found.values())
 
     def ranked(self, cases: Iterable[Case]) -> tuple[Case, ...]:
-        """Valid ones first, and those that have little else."""
+        """Sort cases: valid ones first, then those that reach fewer other items."""
 
         def rank(case: Case) -> tuple[bool, bool, int, str]:
             return case.result == "invalid", case.result != "valid", self._weight.get(case.id, 0), case.id
@@ -106,7 +106,7 @@ class Matrix:
 
     # -------------------------------------------------------------------------------------- entries
     def line(self, listing: Listing, clause: str, line: Line) -> list[Entry]:
-        """The outcomes of a line."""
+        """Return an entry for each outcome of a line."""
         number = self.sources.all.index(listing)
         kind = "branch" if len(line.outcomes) > 1 else "row"
         return [
@@ -122,18 +122,18 @@ class Matrix:
         ]
 
     def row(self, clause: str, row: Row) -> Entry:
-        """A row of a table of values."""
+        """Return the entry of a row of a value table."""
         complete = not row.every or all(self._reached.get(each) for each in row.needed)
         return Entry("row", clause, row.text, self.of(*row.needed) if complete else ())
 
     @cached_property
     def values(self) -> list[ValueTable]:
-        """The tables of values."""
+        """Value tables."""
         return value_rows(self.sources)
 
     @cached_property
     def value_entries(self) -> list[tuple[ValueTable, list[Entry]]]:
-        """The entries of each of them."""
+        """Entries of each value table."""
         return [(table, [self.row(table.clause, row) for row in table.rows]) for table in self.values]
 
     @cached_property
@@ -143,7 +143,7 @@ class Matrix:
 
     @cached_property
     def requirements(self) -> dict[str, Entry]:
-        """Which vectors break each rule."""
+        """Entries of the rules, with the vectors that break them."""
         broken: dict[str, list[Case]] = {}
         severity = {rule.id: rule.severity for rule in Requirement}
         for case in self.all_cases:
@@ -165,12 +165,12 @@ class Matrix:
 
     @cached_property
     def shalls(self) -> list[Entry]:
-        """Which vectors break, or show, each sentence with a "shall"."""
+        """Entries of the sentences with "shall", with the vectors that break or demonstrate them."""
         return [self._sentence("shall", each.clause, each.text, each.requirements, each.reason) for each in SHALLS]
 
     @cached_property
     def sentences(self) -> list[Entry]:
-        """The same of the sentences of A.4."""
+        """Entries of the sentences of A.4."""
         found = []
         for text, answer in A4_SENTENCES:
             is_reason = " " in answer
@@ -203,7 +203,7 @@ class Matrix:
         ]
 
     def entries(self) -> Iterator[Entry]:
-        """Everything."""
+        """Yield all entries except the clauses."""
         yield from self.lines
         for _, rows in self.value_entries:
             yield from rows
@@ -213,7 +213,7 @@ class Matrix:
         yield from self.sentences
 
     def clauses(self) -> Iterator[Entry]:
-        """Clause by clause, the vectors that reach anything of it; they are taken from the others."""
+        """Yield an entry for each clause, with the vectors of all entries of the clause."""
         found: dict[str, dict[str, Case]] = {}
         for entry in self.entries():
             found.setdefault(entry.clause, {}).update({case.id: case for case in entry.cases})
@@ -221,7 +221,7 @@ class Matrix:
             yield Entry("clause", clause, title, self.ranked(found.get(clause, {}).values()), reason)
 
     def gaps(self) -> list[str]:
-        """What no vector reaches though one could."""
+        """Return the entries that no vector reaches although one could."""
         return [
             f"{entry.kind} of {entry.clause}: {entry.text}{f': {entry.outcome}' if entry.outcome else ''}"
             for entry in (*self.entries(), *self.clauses())

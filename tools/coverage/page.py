@@ -1,4 +1,4 @@
-"""docs/reference/coverage.md: which vectors of a folder reach what.
+"""Generator of docs/reference/coverage.md.
 
 ``python -m tools.coverage [FOLDER] > docs/reference/coverage.md``
 """
@@ -14,8 +14,9 @@ from ..shalls import A4_SENTENCES, SHALLS
 from .listing import REACHED, Line, Listing, Table
 from .matrix import Entry, Matrix
 
-#: Vectors that are named of those that reach something.
+#: Number of vectors that an entry names.
 NAMED = 2
+#: Lower bounds of the number of other vectors; coarse, so new vectors change few lines of the page.
 _STEPS = (10, 20, 50, 100, 200, 500, 1000)
 
 _HEAD = """\
@@ -27,18 +28,18 @@ are read and decoded: lines of the syntax by instrumented copies of the tables i
 plain implementation of clause 10 in `syntax/deepcabac.py` (10.2, 10.3), requirements by the violations that `nnr
 verify` reports. The features and clauses that case files claim are not used.
 
-Ids omit `NNR-`: `NEG-…` is a bitstream that is refused, `ACC-…` one that may be refused, and all others are valid. Two
-ids are named, valid ones first and those that reach little else, followed by the number of others. A test fails if
-anything is reached by no vector, or by no valid one although one could. Reasons for exceptions are in italics. Vectors
-of other implementations (`interop/`) and of the extension (`sideinfo/`) do not count, except for the rules of the
-extension.
+Ids omit `NNR-`. Decoders must reject the bitstreams `NEG-…` and may reject `ACC-…`; all others are valid. Each entry
+names two ids and the number of others; valid vectors and vectors that reach fewer other entries come first. A test
+fails if no vector reaches an entry, or only invalid vectors reach it although a valid one could. Reasons for exceptions
+are in italics. Vectors of other implementations (`interop/`) and of the extension (`sideinfo/`) do not count, except
+for the rules of the extension.
 """
 _LINES = """\
 ## Syntax, line by line
 
-An element lists the vectors in which it is 0 and in which it is not; a condition and its parts, in the rows below, list
-those in which it is true and in which it is false; a loop lists those with no, one and several iterations. Clauses
-7.3.5, 7.3.6 and 10 are in the words of the code that follows them.
+An element lists the vectors in which it is 0 and in which it is not 0. A condition, and each of its parts in the rows
+below, lists the vectors in which it is true and in which it is false. A loop lists the vectors with no, one and several
+iterations. Clauses 7.3.5, 7.3.6 and 10 are shown in the wording of the code that implements them.
 """
 
 
@@ -48,7 +49,7 @@ def page(matrix: Matrix) -> str:
 
 
 def counts(matrix: Matrix) -> dict[str, tuple[int, int]]:
-    """How many entries of each kind there are, and how many of them a vector reaches."""
+    """Return the number of entries of each kind, and the number of those that a vector reaches."""
     found, reached = Counter[str](), Counter[str]()
     for entry in matrix.entries():
         found[entry.kind] += 1
@@ -58,7 +59,7 @@ def counts(matrix: Matrix) -> dict[str, tuple[int, int]]:
 
 _KINDS = {
     "row": "rows: elements and invocations of the syntax, rows of tables of values, steps of decoding",
-    "branch": "branches: outcomes of conditions and loops, and values of elements that are distinguished",
+    "branch": "branches: outcomes of conditions and loops, and distinguished values of elements",
     "requirement": "requirements of `nnr verify`",
     "shall": 'sentences with a "shall" from clause 6 to Annex A',
     "sentence": "sentences of A.4",
@@ -71,7 +72,7 @@ def _page(matrix: Matrix) -> Iterator[str]:
     yield "|---|---|---|---|"
     for kind, (number, reached) in counts(matrix).items():
         yield f"| {_KINDS[kind]} | {number} | {reached} | {number - reached} |"
-    yield f"\nBy {len(matrix.cases)} vectors.\n\n## Clause by clause\n"
+    yield f"\nThe table counts {len(matrix.cases)} vectors.\n\n## Clause by clause\n"
     yield "| clause | | vectors |"
     yield "|---|---|---|"
     for entry in matrix.clauses():
@@ -85,11 +86,11 @@ def _page(matrix: Matrix) -> Iterator[str]:
         yield from _listed("value", ((entry.text, entry) for entry in entries))
     yield "\n## Steps of decoding\n"
     yield from _listed("step", ((f"{entry.clause}: {entry.text}", entry) for entry in matrix.steps))
-    yield "\n## Requirements\n\nThe vectors beside each rule break it.\n"
+    yield "\n## Requirements\n\nThe listed vectors break the rule.\n"
     rules = matrix.requirements.items()
     yield from _listed("rule", ((f"`{name}`, {entry.clause or '-'}", entry) for name, entry in rules))
     yield '\n## Every "shall"\n'
-    yield "The vectors violate or demonstrate the sentence; see [requirements](requirements.md).\n"
+    yield "The listed vectors break or demonstrate the sentence; see [requirements](requirements.md).\n"
     yield from _listed("sentence", _sentences(matrix.shalls, [shall.clause for shall in SHALLS]))
     yield "\n## Every sentence of A.4\n"
     yield from _listed("sentence", _sentences(matrix.sentences, ["A.4"] * len(A4_SENTENCES)))
@@ -132,7 +133,7 @@ def _vectors(entry: Entry) -> str:
 def _named(cases: Sequence[Case]) -> str:
     names = [case.id.removeprefix("NNR-") for case in cases[:NAMED]]
     more = len(cases) - len(names)
-    least = more if more < 10 else max(step for step in _STEPS if step <= more)  # so that new vectors change few lines
+    least = more if more < 10 else max(step for step in _STEPS if step <= more)
     return ", ".join(names) + (f" +{least}{'…' if more >= 10 else ''}" if more else "")
 
 

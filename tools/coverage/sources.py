@@ -1,4 +1,4 @@
-"""What is listed: the tables of 6.3, the composition of payloads (7.3), and clause 10 (ISO/IEC 15938-17:2024)."""
+"""Sources of the listings: tables of 6.3, composition of payloads (7.3), clause 10 of ISO/IEC 15938-17:2024."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .listing import Listing, Table
 
 _CLAUSE = re.compile(r"\b(\d+(?:\.\d+)+)\b")
 
-#: Tables of `tables` without a structure of their own belong to these.
+#: Clauses of the functions of `tables` without their own structure.
 _HELPERS = {
     "tensor_dimension_list": "6.3.3.7",
     "topology_elements_ids_list": "6.3.3.7",
     "topology_tensor_dimension_mapping": "6.3.3.7",
 }
 
-#: What has one value here, since the plain implementation of clause 10 only decodes.
+#: Constant expressions: the coverage only decodes with the plain implementation of clause 10.
 _DECODING = {
     "c.decoding": True,
     "self.c.decoding": True,
@@ -40,15 +40,15 @@ _ENGINE = {
 }
 
 
-#: What functions of the codec are about, where they are no tables of the standard.
+#: Titles of functions that are not tables of the standard.
 _TITLES = {
     "parts": "tensors of a payload",
     "code": "integer weight tensor",
-    "row_flags": "quant_tensor(), the elements before the levels",
-    "row_flags_present": "quant_tensor(), whether these are present",
-    "quant_tensor": "quant_tensor(), the levels",
+    "row_flags": "quant_tensor(), elements before the levels",
+    "row_flags_present": "quant_tensor(), presence of these elements",
+    "quant_tensor": "quant_tensor(), levels",
     "terminate": "terminate_cabac()",
-    "nesting_zero_bits": "terminate_cabac(), the end of the byte",
+    "nesting_zero_bits": "terminate_cabac(), end of the byte",
     "init_prob_est_param": "probability estimation parameters",
     "__init__": "arithmetic decoding engine",
     "co_loc_param": "coLocParam",
@@ -63,12 +63,12 @@ _TITLES = {
 
 
 def _printed(definition: ast.FunctionDef, _: str) -> str:
-    """The clause of a table of 6.3."""
+    """Return the clause of a table of 6.3."""
     return _HELPERS.get(definition.name) or TABLES[definition.name].clause
 
 
 def _said(definition: ast.FunctionDef, owner: str, others: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The clause that a docstring names."""
+    """Return the clause in a docstring."""
     if definition.name == "__init__" and owner != "ArithmeticDecoder":
         return ""
     found = _CLAUSE.search(ast.get_docstring(definition) or "")
@@ -76,7 +76,7 @@ def _said(definition: ast.FunctionDef, owner: str, others: Mapping[str, str] = M
 
 
 class Sources:
-    """The listings of one coverage, each with what it notes."""
+    """Listings of one coverage run, with their recorded hits."""
 
     def __init__(self) -> None:
         self.tables = Listing(tables, [*TABLES, *_HELPERS], _printed)
@@ -101,15 +101,15 @@ class Sources:
 
     @property
     def all(self) -> tuple[Listing, ...]:
-        """In the order of the clauses."""
+        """All listings, in the order of the clauses."""
         return self.framing, self.tables, self.payload, self.clause_10
 
     @property
     def listed(self) -> list[tuple[Listing, Table]]:
-        """All tables that have lines, by clause."""
+        """All tables with lines, sorted by clause."""
         found = [(listing, table) for listing in self.all for table in listing.tables if table.lines]
         return sorted(found, key=lambda pair: [int(number) for number in pair[1].clause.split(".")])
 
     def title(self, table: Table) -> str:
-        """What a table is called."""
+        """Return the title of a table."""
         return _TITLES.get(table.name, f"{table.name}()")

@@ -1,4 +1,4 @@
-"""The steps of decoding that no syntax table shows: which of them a bitstream takes (see `values.STEPS`)."""
+"""Detection of the decoding steps of `values.STEPS`, which no syntax table shows."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _FORMATS = {"onnx": "ONNX", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
 class Steps:
-    """Of one bitstream; what is found goes to ``found``, with a 0."""
+    """Steps of one bitstream, added to ``found`` as (step, 0)."""
 
     def __init__(self, found: set[tuple[str, int]]) -> None:
         self._found = found
-        self._ended = False  # an NNR_LPS with its aggregate
-        self._inner = False  # an NNR_LPS is in force that an aggregate holds
+        self._ended = False  # whether an NNR_LPS ended with its aggregate
+        self._inner = False  # whether the active NNR_LPS is in an aggregate
 
     def _add(self, step: str, taken: object = True) -> None:
         if taken:
             self._found.add((step, 0))
 
     def unit(self, unit: Unit, session: Session) -> None:
-        """A unit that can be read, and what it sees."""
+        """Add the steps of a readable unit and its session."""
         kind = unit.header.nnr_unit_type
         self._add("aggregate", kind == NNR_AGG)
         self._add("aggregate in aggregate", kind == NNR_AGG and unit.depth)
@@ -66,7 +66,7 @@ class Steps:
             self._add("dictionary", pruning.prune_flag and pruning.nnr_rep_type == NNR_TPL_DICT)
 
     def end(self, parser: BitstreamParser, is_later: bool) -> None:
-        """The bitstream is read."""
+        """Add the steps of the bitstream as a whole."""
         self._add("NNR_STR again", is_later)
         if topology := parser.topology:
             self._add("texts")
@@ -76,7 +76,7 @@ class Steps:
             self._add(_FORMATS.get(topology.format, "texts"))
 
     def group(self, group: Group, references: References) -> None:
-        """Tensors that are decoded, with what they refer to."""
+        """Add the steps of a group of units and its references."""
         self._add("tensors")
         self._add("G and H", len(group.tasks) == 2)
         for task, reference in zip(group.tasks, references, strict=True):

@@ -1,6 +1,6 @@
-"""Tables of values, of numbers and of tools, and the steps of decoding that no syntax table shows.
+"""Tables of values, of numbers and of tools, and the decoding steps that no syntax table shows.
 
-Each row says what a vector has to reach (see `walk`).
+Each row lists the items that vectors must reach (see `walk`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .walk import Reached
 
 @dataclass(frozen=True)
 class Row:
-    """One row.
+    """Row of a value table.
 
     Parameters
     ----------
     text : str
     needed : tuple of Reached
-        What vectors reach of it.
+        Items that reach the row.
     every : bool
-        Whether all of that is needed, by whichever vectors; else one is enough.
+        Whether all items are required, by any vectors; otherwise one is sufficient.
     """
 
     text: str
@@ -38,14 +38,14 @@ class Row:
 
 @dataclass(frozen=True)
 class ValueTable:
-    """A table: what it is called, its clause, and its rows."""
+    """Table with name, clause and rows."""
 
     name: str
     clause: str
     rows: tuple[Row, ...]
 
 
-#: Values beside those of the enumerations.
+#: Values that are not in the enumerations.
 _OUTSIDE: dict[str, tuple[tuple[str, range], ...]] = {
     "nnr_unit_type": (("7..31 reserved", range(7, 32)), ("32..63 unspecified", range(32, 64))),
     "topology_storage_format": (("7..127 reserved", range(7, 128)), ("128..255 unspecified", range(128, 256))),
@@ -60,7 +60,7 @@ _OUTSIDE: dict[str, tuple[tuple[str, range], ...]] = {
     "nnr_decompressed_data_format": (("10..127 reserved", range(10, 128)),),
 }
 
-#: Elements without an enumeration whose values mean something: clause, and the values.
+#: Elements without an enumeration and with distinguished values: clause and values.
 _VALUED: dict[str, tuple[str, tuple[tuple[str, range], ...]]] = {
     "general_profile_idc": ("6.4.3.2", (("0", range(1)), ("1", range(1, 2)), ("2..255", range(2, 256)))),
     "scan_order": ("6.4.3.7", (*((str(k), range(k, k + 1)) for k in range(5)), ("5..15 reserved", range(5, 16)))),
@@ -70,7 +70,7 @@ _VALUED: dict[str, tuple[str, tuple[tuple[str, range], ...]]] = {
     "dq_state_list": ("6.4.3.7", tuple((str(k), range(k, k + 1)) for k in range(8))),
 }
 
-#: Where an element is, if that is not told by its structure.
+#: Clauses of the elements of tables, by the number of the table.
 _CLAUSES = {
     "3": "6.4.3.1",
     "4": "6.4.3.5",
@@ -87,7 +87,7 @@ _CLAUSES = {
     "16": "7.3.1",
 }
 
-#: Tables 17 to 28: the elements that each tool has, and the value where only that is meant.
+#: Tables 17 to 28: title, clause, and the elements of the tool, with a value if only this value counts.
 _TOOLS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("17, sparsification using compressibility loss", "8.3.1", ("tensor_dimensions[j]",)),
     (
@@ -162,31 +162,31 @@ _TOOLS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
 )
 
-#: Steps of decoding: clause, the name by which the walk tells them, and what happens.
+#: Steps of decoding: clause, name in `steps`, and description.
 STEPS: tuple[tuple[str, str, str], ...] = (
     ("4.12", "IndexToXY", "a tensor is scanned in blocks, with entry points"),
     ("4.12", "DimensionShift", "the first dimension moves (first_tensor_dimension_shift)"),
-    ("4.12", "TensorSplit", "a tensor is split into those of several topology elements"),
+    ("4.12", "TensorSplit", "a tensor is split into the tensors of several topology elements"),
     ("4.12", "AxisSwap", "axes of the pieces are shifted"),
-    ("6.2.3", "LPS", "an NNR_LPS is in force, and replaces the steps of the NNR_MPS"),
-    ("6.2.3", "LPS in aggregate", "an NNR_LPS of an aggregate is in force there"),
+    ("6.2.3", "LPS", "an active NNR_LPS replaces the steps of the NNR_MPS"),
+    ("6.2.3", "LPS in aggregate", "an NNR_LPS in an aggregate is active there"),
     ("6.2.3", "LPS ended", "a tensor after an aggregate whose NNR_LPS has ended with it"),
     ("6.2.2", "aggregate", "units in an aggregate"),
-    ("6.2.2", "aggregate in aggregate", "an aggregate holds another one"),
-    ("6.4.3.1", "parts", "the payload of a tensor comes in parts"),
-    ("6.4.3.7", "dimensions given", "dimensions that a unit leaves out are known otherwise"),
-    ("6.4.3.7", "reference list", "a tensor is called by its index"),
-    ("7.1", "NNR_STR again", "an NNR_STR resets the decoder: a bitstream after another one"),
-    ("7.1", "tensors", "tensors come out"),
-    ("7.1", "texts", "a topology or quantization text comes out"),
+    ("6.2.2", "aggregate in aggregate", "an aggregate contains another one"),
+    ("6.4.3.1", "parts", "the payload of a tensor is divided into parts"),
+    ("6.4.3.7", "dimensions given", "dimensions that a unit omits come from another source"),
+    ("6.4.3.7", "reference list", "a tensor is identified by its index"),
+    ("7.1", "NNR_STR again", "an NNR_STR resets the decoder between two bitstreams"),
+    ("7.1", "tensors", "tensors are output"),
+    ("7.1", "texts", "a topology or quantization text is output"),
     ("7.3.1", "several from integers", "integers are split"),
     ("7.3.1", "several from floats", "floats are split"),
     ("7.3.1", "several from raw floats", "raw floats are split"),
     ("7.3.2", "NNR_PT_INT", "integers"),
-    ("7.3.2", "update of integers", "a weight update of integers is stored into WeightUpdateCache"),
+    ("7.3.2", "update of integers", "a weight update of integers is stored in WeightUpdateCache"),
     ("7.3.2", "residual of integers", "a residual of integers is added to WeightUpdateCache"),
     ("7.3.3", "NNR_PT_FLOAT", "floats"),
-    ("7.3.3", "update of floats", "a weight update of floats is stored into WeightUpdateCache"),
+    ("7.3.3", "update of floats", "a weight update of floats is stored in WeightUpdateCache"),
     ("7.3.3", "residual of floats", "a residual of floats is added to WeightUpdateCache"),
     ("7.3.4", "NNR_PT_RAW_FLOAT", "raw floats"),
     ("7.3.5", "NNR_PT_BLOCK", "a block"),
@@ -198,9 +198,9 @@ STEPS: tuple[tuple[str, str, str], ...] = (
     ("7.3.6", "step above 1", "stepSize above 1"),
     ("7.3.6", "step below 1", "stepSize below 1"),
     ("8.2.1", "batch norm", "a block has batch norm parameters"),
-    ("8.3.3", "pruning mask", "a mask prunes"),
-    ("8.3.3", "sparsification mask", "a mask sparsifies"),
-    ("8.3.3", "dictionary", "tensors have new dimensions by a dictionary"),
+    ("8.3.3", "pruning mask", "pruning information has a pruning mask"),
+    ("8.3.3", "sparsification mask", "pruning information has a sparsification mask"),
+    ("8.3.3", "dictionary", "a dictionary gives tensors new dimensions"),
     ("8.3.6", "unification", "a parameter set with mps_unification_flag or lps_unification_flag"),
     ("8.3.7", "G and H", "a decomposed tensor in two units"),
     ("8.3.9", "local scaling", "a block has local scaling"),
@@ -209,12 +209,12 @@ STEPS: tuple[tuple[str, str, str], ...] = (
     ("9.2.2", "codebook and states", "a codebook, with dependent quantization"),
     ("9.2.3", "states", "dependent scalar quantization"),
     ("9.2.4", "block under nnr_pre_flag", "a block of a bitstream of residuals is a weight update"),
-    ("10.1.1.4", "coLocParam", "contexts look at the update before"),
-    ("10.1.1.4", "residual coLocParam", "contexts look at the residuals before (nnr_pre_flag)"),
+    ("10.1.1.4", "coLocParam", "contexts depend on the previous update"),
+    ("10.1.1.4", "residual coLocParam", "contexts depend on the previous residuals (nnr_pre_flag)"),
     ("10.2.1.3", "qp_value below 0", "a negative qp_value"),
     ("10.2.1.3", "qp_value above 0", "a positive qp_value"),
     ("10.3.2.3", "several tensors", "contexts are initialized again: several tensors in a payload"),
-    ("10.2.1.5", "AnySigBeforeFlag", "contexts look at all updates before"),
+    ("10.2.1.5", "AnySigBeforeFlag", "contexts depend on all previous updates"),
     ("A.3", "NNEF topology", "an NNEF topology"),
     ("A.3", "NNEF quantization", "NNEF quantization information"),
     ("A.4", "NNEF and reference list", "an NNEF topology with a reference list"),
@@ -225,7 +225,7 @@ STEPS: tuple[tuple[str, str, str], ...] = (
 
 
 def value_rows(sources: Sources) -> list[ValueTable]:
-    """All of these tables."""
+    """Return all value tables."""
     numbers = sources.all.index(sources.tables), sources.all.index(sources.clause_10)
     listings = [(k, sources.all[k]) for k in numbers]
     return [
@@ -281,7 +281,7 @@ def _enumerations() -> Iterator[ValueTable]:
 
 
 def _kinds() -> ValueTable:
-    """Table 14, by the formats of Table 15."""
+    """Return Table 14, derived from the formats of Table 15."""
     element = "nnr_decompressed_data_format"
     kinds = (("TENSOR_INT", False), ("TENSOR_FLOAT", True))
     rows = [
@@ -296,7 +296,7 @@ def _range(text: str, element: str, values: range) -> Row:
 
 
 def _tool(element: str, listings: Iterable[tuple[int, Listing]]) -> Row:
-    """An element of a tool, with the vectors that code it; ``name=1`` with that value, ``name&1`` with that bit."""
+    """Return the row of an element of a tool; ``name=1`` requires this value, ``name&1`` a bit of this mask."""
     name, sign, number = element.partition("=") if "=" in element else element.partition("&")
     if sign:
         values = (k for k in range(256) if k == int(number) or (sign == "&" and k & int(number)))

@@ -1,4 +1,4 @@
-"""Through the bitstreams of a case: which lines, values and entries of tables it reaches."""
+"""Walk through the bitstreams of a case that records the reached lines, values and table entries."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ from .listing import Hit
 from .sources import Sources
 from .steps import Steps
 
-#: Something that a case reaches: a line of a listing (by number of the listing) with its outcome, or a value with the
-#: table or element that it belongs to.
+#: Item that a case reaches: number of a listing and a hit in it, or a table or element and a value of it.
 Reached = tuple[int, Hit] | tuple[str, int]
 
-#: Payloads of more bytes are not taken apart: the plain implementation of clause 10 takes seconds for them.
+#: Size limit in bytes of analysed payloads: the plain implementation of clause 10 takes seconds for larger ones.
 MAX_PAYLOAD = 1 << 12
 
 
 class Walker:
-    """Reads cases, one after another.
+    """Reader of cases that records the reached items.
 
     Parameters
     ----------
     sources : Sources
-        What is looked at; its tables of clause 10 are replaced by such that tell what is looked up.
+        Listings to observe; the tables of clause 10 are replaced by tables that record look-ups.
     """
 
     def __init__(self, sources: Sources) -> None:
@@ -55,7 +54,7 @@ class Walker:
         )
 
     def reached(self, case: Case) -> set[Reached]:
-        """What a case reaches."""
+        """Return the items that a case reaches."""
         self.values.clear()
         for listing in self.sources.all:
             listing.hits.clear()
@@ -87,13 +86,13 @@ class Walker:
     def _unit(self, unit: Unit, session: Session, limits: Limits) -> None:
         if self._structures(unit.data, session, limits) != (unit.header, unit.structure):
             raise RuntimeError(f"{unit.label()} is another one when it is read with the copies of the tables")
-        with suppress(NnrError):  # which the parser raises again
+        with suppress(NnrError):  # the parser raises the same error
             self.sources.framing.names["nnr_unit"](unit, session)
             if unit.header.nnr_unit_type == NNR_NDU:
                 self.sources.payload.names["parts"](unit.ndu, session)
 
     def _next(self, reader: UnitReader) -> Unit | None:
-        """The next unit; where it is refused, what there is of it counts."""
+        """Return the next unit; the readable part of a rejected unit also counts."""
         try:
             return reader.next()
         except NnrError:
@@ -103,7 +102,7 @@ class Walker:
             raise
 
     def _structures(self, data: memoryview, session: Session, limits: Limits) -> tuple[Structure, Structure | None]:
-        """Header and payload of a unit, read with the copies of the tables."""
+        """Return header and payload of a unit, read with the copies of the tables."""
         reader = _Reader(session, BitReader(data, 0, limits), self._coded, self.sources.tables.names)
         reader.read(NnrUnitSize)
         header = reader.read(NnrUnitHeader)
@@ -147,20 +146,20 @@ class Walker:
 
 
 class _Reader(Reader):
-    """Walks copies of the tables."""
+    """Reader that uses the copies of the tables."""
 
     def __init__(self, ctx: Session, io: BitReader, trace: Trace, names: dict[str, Any]) -> None:
         super().__init__(ctx, io, trace)
         self._names = names
 
     def table_of(self, cls: type[Structure]) -> Callable[..., None]:
-        """The copy."""
+        """Return the copy of the table."""
         copy: Callable[..., None] = self._names[cls.table_name]
         return copy
 
 
 class _Noted(tuple[Any, ...]):
-    """A table of numbers that tells which of them are looked up."""
+    """Table of numbers that records look-ups."""
 
     name: str
     first: int

@@ -103,7 +103,7 @@ def aggregate_count(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         declared = header.num_of_nnr_units_minus2 + 2
         if declared != len(seen.members) and not seen.refused:
-            message = f"{declared} units are announced, {len(seen.members)} are there"
+            message = f"the header declares {declared} units, but the aggregate contains {len(seen.members)}"
             yield Finding(message, _element("num_of_nnr_units_minus2"), seen)
 
 
@@ -112,7 +112,7 @@ def aggregate_unit_type(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         for j, (listed, member) in enumerate(zip(header.nnr_unit_type, seen.members, strict=False)):
             if listed != member.nnr_unit_type:
-                message = f"type {listed} is listed, the unit is of type {member.nnr_unit_type}"
+                message = f"the header lists type {listed}, but the unit has type {member.nnr_unit_type}"
                 yield Finding(message, _element(f"nnr_unit_type[{j}]"), seen)
 
 
@@ -122,7 +122,7 @@ def aggregate_entry_point(checked: CheckedBitstream) -> Iterator[Finding]:
         for j, (listed, member) in enumerate(zip(header.nnr_unit_entry_point, seen.members, strict=False)):
             start = member.offset - seen.unit.offset
             if listed != start:
-                message = f"byte {listed} is listed, the unit begins at byte {start} of the aggregate"
+                message = f"the header lists byte {listed}, but the unit begins at byte {start} of the aggregate"
                 yield Finding(message, _element(f"nnr_unit_entry_point[{j}]"), seen)
 
 
@@ -132,7 +132,8 @@ def quant_bitdepth(checked: CheckedBitstream) -> Iterator[Finding]:
         for j, (depth, member) in enumerate(zip(header.quant_bitdepth, seen.members, strict=False)):
             bits = min(member.seen.level_bits or 0, 31) if member.seen else 0  # 31 is the largest value of u(5)
             if 0 < depth < bits:  # 0 means that no depth is given
-                yield Finding(f"{depth} bits are announced, {bits} are used", _element(f"quant_bitdepth[{j}]"), seen)
+                message = f"the header declares {depth} bits, but the levels need {bits}"
+                yield Finding(message, _element(f"quant_bitdepth[{j}]"), seen)
 
 
 def _element(name: str) -> str:
@@ -191,4 +192,4 @@ def _alone(checked: CheckedBitstream, subject: SeenUnit, session: Session, units
     except LimitError:
         raise
     except NnrError as error:
-        yield Finding(f"it does not decode on its own: {error}", "", subject)
+        yield Finding(f"the unit cannot be decoded on its own: {error}", "", subject)

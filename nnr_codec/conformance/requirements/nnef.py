@@ -146,7 +146,7 @@ def consecutive(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen in checked.of(NNR_TPL):
         value = _topology(seen).topology_storage_format
         if value == NNR_TPL_REFLIST and before != NNR_TPL_NNEF and checked.graphs:
-            message = "the topology unit before this reference list is not that of the NNEF topology"
+            message = "the topology unit before this reference list is not the unit of the NNEF topology"
             yield Finding(message, "nnr_topology_unit_header.topology_storage_format", seen)
         before = before if value > NNR_TPL_REFLIST else value  # decoders skip the other units
 
@@ -157,7 +157,7 @@ def reference_list(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen in checked.of(NNR_TPL):
         for j, name in enumerate(cast(NnrTopologyUnitPayload, seen.unit.structure).topology_elem_id_list):
             if checked.is_stranger(name):
-                yield Finding(f"{name!r} is no variable of the topology", f"topology_elem_id_list[{j}]", seen)
+                yield Finding(f"{name!r} is not a variable of the topology", f"topology_elem_id_list[{j}]", seen)
 
 
 @at_end(Requirement.NNEF_NAMES)
@@ -167,7 +167,7 @@ def names(checked: CheckedBitstream) -> Iterator[Finding]:
         for name in seen.names:
             if name not in told and name not in _helpers(seen) and checked.is_stranger(name):
                 told.add(name)
-                yield Finding(f"{name!r} is no variable of the topology", "", seen)
+                yield Finding(f"{name!r} is not a variable of the topology", "", seen)
 
 
 @at_end(Requirement.NNEF_SHAPES)

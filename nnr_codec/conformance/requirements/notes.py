@@ -19,7 +19,7 @@ def notes_on(unit: Unit) -> Iterator[str]:
     elif kind == NNR_TPL:
         value = cast(NnrTopologyUnitHeader, header.detail).topology_storage_format
         if side_information(unit):
-            yield f"{unit.label()} holds side information, which is no part of the standard"
+            yield f"{unit.label()} contains side information, which is not part of the standard"
         elif value == 0 or value > NNR_TPL_REFLIST:
             yield f"{unit.label()}: its topology has the storage format {value}, which says nothing of its contents"
     elif kind == NNR_QNT:

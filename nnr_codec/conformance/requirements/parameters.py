@@ -92,7 +92,7 @@ def quantization_methods(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Findin
 def base_model_id(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     mps = cast(NnrModelParameterSetUnitPayload, seen.unit.structure)
     if mps.nnr_pre_flag and not mps.base_model_id_present_flag:
-        yield Finding("nnr_pre_flag is 1 and base_model_id_present_flag 0", "base_model_id_present_flag")
+        yield Finding("nnr_pre_flag is 1, but base_model_id_present_flag is 0", "base_model_id_present_flag")
 
 
 @each_unit(Requirement.MAP_COUNTS, NNR_MPS, NNR_LPS)
@@ -127,7 +127,7 @@ def topology_carriage(checked: CheckedBitstream) -> Iterator[Finding]:
         flag = cast(NnrModelParameterSetUnitPayload, seen.unit.structure).topology_carriage_flag
         if not carried <= flag <= may_be:
             units = "there are" if carried else "there are no"
-            message = f"topology_carriage_flag is {flag}, and {units} NNR_TPL units with a topology"
+            message = f"topology_carriage_flag is {flag}, but {units} NNR_TPL units with a topology"
             yield Finding(message, "topology_carriage_flag", seen)
 
 

@@ -113,7 +113,7 @@ class CheckedBitstream:
     seen : dict of int to SeenUnit
         Readable units so far, by number.
     topology : Topology or None
-        The given topology, that of the bitstream, or that of earlier bitstreams.
+        The given topology, or the topology of this or of an earlier bitstream.
     first_edition : bool
         Reading of profile 0 (errata K4).
     owners : mapping of str to str
@@ -168,12 +168,12 @@ class CheckedBitstream:
 
     @property
     def wiring(self) -> Wiring | None:
-        """Information of the NNEF topology; None if there is no readable one."""
+        """Information of the NNEF topology; None if it is missing or unreadable."""
         return readable_wiring(self.topology) if self.topology and self.texts else None
 
     @property
     def variables(self) -> Collection[str] | None:
-        """Labels of the NNEF topology; None if there is no readable one."""
+        """Labels of the NNEF topology; None if it is missing or unreadable."""
         return None if self.wiring is None else self.wiring.shapes.keys()
 
     @cached_property

@@ -35,7 +35,7 @@ def parent_flag(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     if not seen.session.mps_parent_signalling_enabled_flag or header.parent_node_id_present_flag:
         return
     if header.node_id_present_flag and header.put_node_depth:
-        message = f"the tensor is no update, and its put_node_depth is {header.put_node_depth}"
+        message = f"the tensor is not an update, but its put_node_depth is {header.put_node_depth}"
         yield Finding(message, f"{HEADER}.parent_node_id_present_flag")
 
 
@@ -50,9 +50,9 @@ def pre_first(checked: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     if _is_residual(seen):
         if "put_node_depth" in seen.unit.ndu and seen.unit.ndu.put_node_depth <= 1:
             depth = seen.unit.ndu.put_node_depth
-            yield Finding(f"a residual has put_node_depth {depth}: no update comes before", f"{HEADER}.put_node_depth")
+            yield Finding(f"no update precedes the residual of put_node_depth {depth}", f"{HEADER}.put_node_depth")
         elif checked.history.bitstreams and not checked.history.updates:
-            yield Finding("a residual, and no update comes before", f"{HEADER}.parent_node_id_present_flag")
+            yield Finding("no update precedes the residual", f"{HEADER}.parent_node_id_present_flag")
 
 
 def _is_residual(seen: SeenUnit) -> bool:
@@ -69,7 +69,7 @@ def method_used(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     flags = lps.lps_quantization_method_flags if lps else mps.mps_quantization_method_flags
     needed = QuantizationMethod.NNR_QCB if seen.unit.ndu.codebook_present_flag else QuantizationMethod.NNR_QSU
     if flags and not flags & needed:  # without any flag there is no step size, and the decoder rejects the unit
-        message = f"{needed.name} is used, and the quantization method flags in force are {flags}"
+        message = f"{needed.name} is used, but the active quantization method flags are {flags}"
         yield Finding(message, f"{HEADER}.codebook_present_flag")
 
 
@@ -78,7 +78,7 @@ def parameter_types(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     header = seen.unit.ndu
     others = header.compressed_parameter_types & ~NNR_CPT_DC
     if others and header.nnr_compressed_data_unit_payload_type < NNR_PT_BLOCK:
-        message = f"compressed_parameter_types is {header.compressed_parameter_types}, and the unit holds no block"
+        message = f"compressed_parameter_types is {header.compressed_parameter_types}, but the unit is not a block"
         yield Finding(message, f"{HEADER}.compressed_parameter_types")
 
 
@@ -96,7 +96,7 @@ def parent_depth(checked: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]
     header = seen.unit.ndu
     parent = checked.history.state.node((header.parent_device_id, header.parameter_id))
     if header.put_node_depth == 0 or (parent and parent.put_node_depth != header.put_node_depth - 1):
-        known = f"that of its parent {parent.put_node_depth}" if parent else "no parent's can be less"
+        known = f"but its parent has {parent.put_node_depth}" if parent else "and no parent can have less"
         yield Finding(f"put_node_depth is {header.put_node_depth}, {known}", f"{HEADER}.put_node_depth")
 
 
@@ -106,7 +106,7 @@ def parent_tensor(checked: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding
         header = seen.unit.ndu
         names = checked.history.names.get((header.parent_device_id, header.parameter_id))
         if names and seen.names and names != seen.names:
-            message = f"parameter_id {header.parameter_id} is that of {names[0]!r}"
+            message = f"parameter_id {header.parameter_id} belongs to {names[0]!r}"
             yield Finding(message, f"{HEADER}.parameter_id")
 
 
