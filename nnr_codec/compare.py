@@ -277,7 +277,12 @@ def compare_models(
     expected, got : Model or mapping of str to ndarray
         An opened bitstream (:func:`nnr_codec.open`) decodes each tensor when it is compared.
     progress : callable, optional
-        Called after each tensor.
+        Called without arguments after each tensor of ``expected`` that ``got`` has.
+
+    Returns
+    -------
+    ModelDifference
+        Differences of tensors, shapes, dtypes and names.
     """
     known, names = set(expected), set(got)
     found = ModelDifference(extra=[name for name in got if name not in known])

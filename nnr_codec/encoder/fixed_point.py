@@ -27,14 +27,14 @@ LISTED, LONGEST = 8, 200
 
 @dataclass(frozen=True)
 class Saturation:
-    """Parameters of a tensor beyond the numbers of a fixed-point format.
+    """Out-of-range parameters of a tensor in a fixed-point format.
 
     Parameters
     ----------
     parameters : int
-        Number of parameters.
+        Number of out-of-range parameters.
     largest : float
-        The one of the largest magnitude.
+        Out-of-range parameter with the largest magnitude.
     """
 
     parameters: int
@@ -48,7 +48,7 @@ class SaturationWarning(UserWarning):
     ----------
     message : str
     tensors : mapping of str to Saturation
-        By the names of the tensors, in the order of the model.
+        Affected tensors by name, in the order of the model.
     """
 
     def __init__(self, message: str, tensors: Mapping[str, Saturation]) -> None:

@@ -17,9 +17,9 @@ from .plan import TensorPlan
 
 Levels = npt.NDArray[np.int32]
 
-#: Upper bound of the bins of a histogram.
+#: Maximum number of bins of a histogram.
 BINS = 64
-#: Share of the levels that may be beyond a histogram, on each side.
+#: Share of the levels that may be outside a histogram, on each side.
 TAIL = 0.001
 
 
@@ -30,13 +30,13 @@ class Histogram:
     Parameters
     ----------
     first : int
-        The least level of the first bin.
+        Smallest level of the first bin.
     width : int
         Levels in each bin.
     counts : tuple of int
-        At most :data:`BINS`.
+        Number of levels in each bin; at most :data:`BINS` bins.
     below, above : int
-        Numbers of levels below the first bin, and above the last one.
+        Number of levels below the first bin, and above the last one.
     """
 
     first: int
@@ -48,7 +48,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class LevelStatistics:
-    """The levels of a tensor.
+    """Statistics of the levels of a tensor.
 
     Parameters
     ----------
@@ -78,24 +78,24 @@ class TensorStatistics:
     ----------
     payload_type : PayloadType
     dq_flag, scan_order, cabac_unary_length_minus1 : int
-        As in the header of its unit.
+        Syntax elements of the header of the unit.
     qp : int
     step : float
-        stepSize; 0 when nothing is quantized.
+        stepSize; 0 if the tensor is not quantized.
     rate : float
-        Squared steps that a bit was worth when it was quantized.
+        Cost of a bit in squared step sizes during quantization.
     codebook_size : int
-        0 without a codebook.
+        Number of codebook entries; 0 without a codebook.
     rows_skipped : int or None
-        Rows of zeros that are one flag each; None where row skipping is off.
+        Number of all-zero rows coded as one flag; None without row skipping.
     shift_parameter_ids : dict of int to int
-        By the number of the context, where they are not 0.
+        Shift parameter ids other than 0, by ctxIdx.
     levels : LevelStatistics or None
-        As coded, before dependent quantization is resolved; None where the unit holds floats.
+        Statistics of the coded levels, before dependent quantization is resolved; None if the unit contains floats.
     other_bits : int
-        Bits of the tensor that stand as they are in a unit of their own.
+        Bits of the tensor that are stored without arithmetic coding in a separate unit.
     code : str
-        KIND of the code of side information that restores it; empty without a code.
+        KIND of the side-information code that restores the tensor; empty without a code.
     """
 
     payload_type: PayloadType

@@ -1,4 +1,4 @@
-"""Sparsification: small parameters, or rows or blocks of them, become 0 (8.3.1, 8.3.2, 8.3.4, 8.3.5)."""
+"""Sparsification: sets small parameters, or rows or blocks of small parameters, to 0 (8.3.1, 8.3.2, 8.3.4, 8.3.5)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Arrays = Mapping[str, Array]
 
 METHODS = ("magnitude", "statistics", "compressibility", "rows", "micro")
 SCOPES = ("global", "local")
-#: Default block: a whole kernel, whose zeros are coded one after the other.
+#: Default block: a complete kernel, so that zeros are consecutive in coding order.
 KERNEL = "1x1"
 
 
