@@ -115,10 +115,11 @@ class TensorStatistics:
 
 @dataclass(frozen=True)
 class TensorReport:
-    """Statistics of one encoded tensor; the unit of a block counts for its first tensor, the weight.
+    """Statistics of one encoded tensor. The first tensor of a block, the weight, has the bytes of the block's unit.
 
-    ``seconds`` is the time that coding took, without planning; ``statistics`` are None unless requested.
-    ``loss`` is the error; None for integers, and for tensors that decoders do not return by themselves.
+    ``source_bytes`` and ``unit_bytes`` are sizes in bytes, ``seconds`` is the duration of coding without planning.
+    ``statistics`` is None unless requested. ``loss`` is the error; None for integers, and for tensors that decoders do
+    not return separately.
     """
 
     name: str
@@ -143,13 +144,13 @@ def tensor_statistics(
     ----------
     plan : TensorPlan
     header : NnrCompressedDataUnitHeader
-        Of the unit that holds it.
+        Header of the tensor's unit.
     unit : ndarray of int32, or of floats
-        Levels or floats in its unit.
+        Levels or floats in the unit.
     side : TensorSide or None
-        None where that is floats.
+        None if the unit contains floats.
     bits : ndarray of float32 or None
-        The words of its other unit.
+        Words of the tensor's second unit.
     """
     payload_type = PayloadType(header.nnr_compressed_data_unit_payload_type)
     code = plan.code.KIND if plan.code else ""
@@ -198,7 +199,7 @@ def level_statistics(levels: Levels) -> LevelStatistics:
 
 
 def _histogram(values: npt.NDArray[np.int64], counts: npt.NDArray[np.intp]) -> Histogram:
-    """Return the histogram of all but the tails; ``values`` are distinct and ascending."""
+    """Return the histogram without the tails; ``values`` are distinct and ascending."""
     up_to = np.cumsum(counts)
     total = int(up_to[-1])
     low = int(values[np.searchsorted(up_to, TAIL * total, side="right")])

@@ -1,4 +1,4 @@
-"""Tuning: the coarsest steps at which a score of the decoded model holds."""
+"""Tuning: search for the coarsest step sizes that keep the score of the decoded model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .goals import GREATEST_QP, LEAST_QP, OCTAVE, resolve_goals, with_density
 from .planning import plan_tensor
 from .tensor_tasks import Pool, TensorReader
 
-#: A decoded model, the bytes of its bitstream, and of the units of each tensor.
+#: Decoded model, size of its bitstream in bytes, and size of the units of each tensor.
 Coded = tuple[Model, int, Mapping[str, int]]
 
-#: Octaves by which all tensors become coarser at most; times as many by which they become finer; the least change of
-#: qp that is tried.
+#: RANGE: maximum octaves by which all tensors become coarser; FINER: multiple of RANGE by which they become finer;
+#: FINEST: smallest change of qp.
 RANGE, FINER, FINEST = 8, 3, OCTAVE // 4
 
 
