@@ -154,8 +154,7 @@ class Pool:
         for number in first:
             begin(number)
         early = frozenset(first)
-        # `after`: number of batches that have begun; `ahead`, `count`: bytes and number of begun batches without
-        # results
+        # after: number of batches that have begun; ahead, count: bytes and number of batches without results
         after = ahead = count = 0
         for index, task in enumerate(tasks):
             own = batch_of.get(index, -1)
