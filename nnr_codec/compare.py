@@ -278,6 +278,11 @@ def compare_models(
         An opened bitstream (:func:`nnr_codec.open`) decodes each tensor when it is compared.
     progress : callable, optional
         Called as ``progress(name, done, total)`` after each tensor.
+
+    Returns
+    -------
+    ModelDifference
+        Differences of tensors, shapes, dtypes and names.
     """
     known, names = set(expected), set(got)
     found = ModelDifference(extra=[name for name in got if name not in known])

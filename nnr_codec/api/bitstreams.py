@@ -32,6 +32,16 @@ def units(
     """Return the units of a bitstream in order, with headers and parameter sets as structures and payloads as bytes.
 
     Units may be changed and written with :func:`write_units`.
+
+    Parameters
+    ----------
+    data, limits, topology_dimensions, topology
+        As for :func:`decode`.
+
+    Returns
+    -------
+    iterator of Unit
+        Units are read during iteration, which raises BitstreamError for a malformed unit.
     """
     return iter(UnitReader(data, limits, session_for(topology_dimensions, topology, limits)))
 
@@ -53,7 +63,10 @@ def inspect(
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     topology: TopologySource | None = None,
 ) -> list[UnitInfo]:
-    """Return a summary of each unit of a bitstream, from headers only."""
+    """Return a summary of each unit of a bitstream, from headers only.
+
+    Parameters are those of :func:`decode`. Raises BitstreamError if a header is malformed.
+    """
     return list(summarise(data, limits, session_for(topology_dimensions, topology, limits)))
 
 
@@ -67,8 +80,8 @@ def verify(
 ) -> Report:
     """Check a bitstream against every requirement of the standard that a program can check; report all violations.
 
-    An NNEF topology, in the bitstream or passed separately, is checked too. See
-    :func:`nnr_codec.conformance.verify.verify`.
+    An NNEF topology, in the bitstream or passed separately, is checked too. For parameters and errors see
+    :func:`nnr_codec.conformance.verify.verify`; ``topology`` is as for :func:`decode`.
     """
     from ..conformance.verify import verify as check
 

@@ -83,7 +83,7 @@ def decode(
     dtype : str
         ``"float32"`` or ``"float16"``: convert all floats to this type; ElementError for a finite value that it cannot
         represent. ``"source"``: restore the original types.
-    topology : Topology, Model or path, optional
+    topology : Topology, Model, path or binary file, optional
         Replaces the topology of the bitstream, if any: a graph, or a model from which only the topology is used.
 
     Returns
@@ -170,8 +170,8 @@ def decode_file(
         Tensors to decode; default: all.
     allow_missing, jobs, executor
         As for :func:`decode`.
-    resume : bool
-        As for :func:`encode_file`: store decoded tensors until the model is complete.
+    resume : bool, default False
+        As for :func:`encode_file`: store decoded tensors in a checkpoint until the model is complete.
     **options
         Options of :func:`open`, unless ``data`` is an open file.
     """
@@ -212,7 +212,7 @@ def open(  # as in gzip.open
 ) -> NnrFile:
     """Open a bitstream as a mapping that decodes each tensor on access.
 
-    Parameters and errors are those of :func:`decode`. Of a seekable file, only headers and the units of requested
-    tensors are read; TruncatedError if the file was shortened after opening.
+    Parameters and errors are those of :func:`decode`. Only headers and the units of requested tensors are read from a
+    seekable file. Access raises TruncatedError if the file was shortened after opening.
     """
     return NnrFile(data, limits, topology_dimensions, dtype=dtype, topology=topology)

@@ -35,14 +35,15 @@ def encode(
 
     Parameters
     ----------
-    model : Model, mapping of str to ndarray or torch.Tensor, torch.nn.Module, path or binary file
+    model : Model, mapping of str to ndarray or torch.Tensor, torch.nn.Module, path, bytes-like or binary file
         Tensors of any shape and any type of :data:`nnr_codec.dtypes.STORED_TYPES`, including those of ``ml_dtypes``
         (bfloat16, float8, int4). Properties that NNR cannot represent, such as a shape without elements, are stored in
         a side-information record (docs/reference/side-information.md), unless ``side_info`` is False.
     config : EncoderConfig, optional
-    jobs : int
-        Number of threads; with an executor, its number of workers if that differs from the number of processors. The
-        result does not depend on it.
+        Default: the preset ``"default"``.
+    jobs : int, default 1
+        Without an executor: number of threads. With an executor: its number of workers, where 1 means the number of
+        processors of this machine. The result does not depend on it.
     executor : concurrent.futures.Executor, optional
         Used instead of threads: an executor with threads, processes or other machines (docs/guides/executors.md). For
         models in files, workers get paths and read the tensors themselves. The call must not come from one of its
@@ -60,8 +61,12 @@ def encode(
     ------
     EncodeError
         A tensor cannot be coded with these options; the message names it.
-    FormatError
-        The model file is malformed.
+    FormatError, LimitError, OSError
+        As for :func:`load`, for a model file.
+    TypeError
+        An option is unknown, or both ``config`` and ``preset`` are given.
+    ValueError
+        ``jobs`` is less than 1.
     WorkerError
         The executor lost the work on a tensor, or a worker cannot find the model's file.
 
@@ -95,20 +100,32 @@ def encode_file(
 
     Parameters
     ----------
-    source, config, jobs, executor, options
-        As for :func:`encode`.
+    source, config, jobs, executor, **options
+        As ``model`` and the other parameters of :func:`encode`.
     target : path or binary file
-    overwrite : bool
+    overwrite : bool, default False
         Replace an existing file; otherwise raise FileExistsError.
     progress : callable, optional
         Called as ``progress(name, done, total)`` after each tensor, in the calling thread.
-    statistics : bool
+    statistics : bool, default False
         Decode the output and measure the data for ``to_json``, ``to_html`` and ``save`` of the report.
-    resume : bool
+    resume : bool, default False
         Store finished units in a checkpoint, the folder ``target`` with ``.parts`` appended, until the file is
         complete. After an interruption the same call resumes: it plans all tensors again, and codes the missing units.
-        The result is the same. ``target`` must be a path; FileExistsError if a folder of that name is not
-        a checkpoint, or is one of another version.
+        The result is the same. ``target`` must be a path, otherwise ValueError is raised.
+
+    Returns
+    -------
+    EncodeReport
+        Sizes in bytes and errors of the tensors.
+
+    Raises
+    ------
+    FileExistsError
+        The target exists and ``overwrite`` is False, or the folder of the checkpoint is not a checkpoint of this
+        version.
+
+    Also raises the errors of :func:`encode`, and warns like it.
     """
     started = time.perf_counter()
     loaded = formats.as_model(source)

@@ -24,12 +24,18 @@ def load(source: Source, *, format: str | None = None, limits: Limits | None = N
 def save(
     model: Model | Mapping[str, Array], target: Target, *, format: str | None = None, overwrite: bool = False
 ) -> None:
-    """Write a model file, complete or not at all; see :func:`nnr_codec.formats.save`."""
+    """Write a model file, complete or not at all; see :func:`nnr_codec.formats.save`.
+
+    ``model`` is a Model, or a mapping of str to ndarray or torch.Tensor.
+    """
     formats.save(formats.as_model(model), target, format=format, overwrite=overwrite)
 
 
 def checkpoint_for(target: Target, resume: bool) -> AbstractContextManager[Checkpoint | None]:
-    """Return the checkpoint of a target, or None without ``resume``; ValueError for a target without a name."""
+    """Return a context manager for the checkpoint of a target, or for None without ``resume``.
+
+    Raises ValueError if the target is not a path.
+    """
     if not resume:
         return nullcontext()
     if not isinstance(target, (str, os.PathLike)):

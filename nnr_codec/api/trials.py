@@ -43,7 +43,12 @@ def estimate(
 ) -> EncodeReport:
     """Estimate the report of :func:`encode_file` without coding; sizes of large tensors are estimated from excerpts.
 
-    Parameters and errors are those of :func:`encode`; size targets apply to the estimated size.
+    Parameters, errors and warnings are those of :func:`encode`. Size targets apply to the estimated size.
+
+    Returns
+    -------
+    EncodeReport
+        Estimated sizes in bytes and errors, without statistics.
     """
     started = time.perf_counter()
     loaded = formats.as_model(model)
@@ -75,26 +80,32 @@ def tune(
 
     Parameters
     ----------
-    model : Model, mapping of str to ndarray, path or binary file
+    model
+        As for :func:`encode`.
     evaluate : callable
-        Function from a Model with decoded tensors to a number; higher is better, as for an accuracy.
+        Function from a Model to its score, a float; higher is better, as for an accuracy. It gets ``model`` first, then
+        decoded models.
     tolerance : float
-        Maximum loss of the score relative to that of ``model``.
+        Maximum difference between the score of ``model`` and the score of the decoded model, at least 0, in the unit of
+        the score.
     config, **options
         As for :func:`encode`: the starting point of the search. Tensors that rules keep exact stay exact.
-    budget : int
-        Maximum number of calls of ``evaluate``, including the one for ``model``; each other call needs an encoding and
-        a decoding.
+    budget : int, default 40
+        Maximum number of calls of ``evaluate``, at least 2. Each call after the first one needs an encoding and a
+        decoding.
 
     Returns
     -------
     Tuning
-        Options of the smallest bitstream whose score is within the tolerance, and its size.
+        Options of the smallest bitstream found whose score is within the tolerance, and its size.
 
     Raises
     ------
     EncodeError
-        No step sizes meet the tolerance, or the options have a size target.
+        No step sizes meet the tolerance, the options have a size target, or ``tolerance`` or ``budget`` is out of
+        range.
+
+    Also raises the errors of :func:`encode`.
     """
     loaded = formats.as_model(model)
     settings = with_all_amounts(loaded, configured(tune, config, options))
@@ -115,8 +126,9 @@ def tune(
 def folded(model: ModelSource, config: EncoderConfig | None = None, **options: Unpack[EncoderOptions]) -> Model:
     """Return the model that a bitstream with these options restores, apart from quantization.
 
-    It equals ``model`` unless ``reduce``, ``fold_batchnorm`` or ``local_scaling`` change tensors. The latter two keep
-    the outputs of the network, up to rounding. Parameters and errors are those of :func:`encode`.
+    It equals ``model`` unless ``reduce``, ``fold_batchnorm`` or ``local_scaling`` change tensors. ``fold_batchnorm``
+    and ``local_scaling`` keep the outputs of the network, up to rounding. Parameters and errors are those of
+    :func:`encode`.
     """
     loaded = formats.as_model(model)
     return prepared_model(loaded, with_all_amounts(loaded, configured(folded, config, options))).restored
@@ -132,9 +144,11 @@ def reduce(
 
     Parameters
     ----------
-    model : Model, mapping of str to ndarray, path or binary file
-    steps : str or sequence of Step
-        Steps such as ``"sparsify(ratio=0.6), fold"``; docs/guides/reduction.md lists all tools and their options.
+    model
+        As for :func:`encode`.
+    steps : str, or iterable of Step or str
+        Steps such as ``"sparsify(ratio=0.6), fold"``; docs/guides/reduction.md lists all tools and their options. They
+        replace the option ``reduce``.
     config, **options
         As for :func:`encode`: rules can exclude tensors; all options affect the estimated sizes.
 
@@ -147,6 +161,8 @@ def reduce(
     ------
     EncodeError
         A step or one of its options does not exist, or a step has no effect.
+
+    Also raises the errors of :func:`encode`.
     """
     loaded = formats.as_model(model)
     settings = with_all_amounts(loaded, replace(configured(reduce, config, options), reduce=steps))
@@ -172,17 +188,19 @@ def measure(
 
     Parameters
     ----------
-    model : Model, mapping of str to ndarray, path or binary file
+    model
+        As for :func:`encode`.
     evaluate : callable
         Function from a Model to its accuracy, or to a pair of accuracy and sequence of accuracies of the classes, in
         the order of the network's outputs, with None for classes that the map omits. It is called once for each point,
         and once more with ``target_size`` or ``target_ratio``.
-    maps : mapping of str to sequence of float, or None
-        Maps to measure, each with at most 254 points: thresholds of ``"sparsification"``, ratios of ``"pruning"``,
-        thresholds of ``"unification"`` (in blocks of 2x2x2), mean square errors of ``"decomposition"``. None: points
-        chosen from the weights.
+    maps : mapping of str to sequence of float or None
+        Maps to measure by kind, each with at most 254 points: thresholds of ``"sparsification"``, ratios of
+        ``"pruning"``, thresholds of ``"unification"`` (in blocks of 2x2x2), mean square errors of ``"decomposition"``.
+        None: points are chosen from the weights.
     metric : str, optional
-        performance_metric_type, such as ``"top-1"``; the maps are marked as using it.
+        performance_metric_type, such as ``"top-1"``; the maps are marked as using it. Default: the metric of
+        ``performance``, if any.
     config, jobs, **options
         As for :func:`encode`; other fields of ``performance`` are kept.
 
@@ -196,6 +214,8 @@ def measure(
     EncodeError
         A map does not exist, a point is invalid or cannot be applied to the model, ``evaluate`` returns no finite
         number, or ``metric`` is empty.
+
+    Also raises the errors of :func:`encode`.
     """
     loaded, asked = formats.as_model(model), configured(measure, config, options)
     known = asked.performance if isinstance(asked.performance, Performance) else Performance()
@@ -210,7 +230,7 @@ def measure(
         apart = loaded.topology if settled.topology == "external" else None
         return decode(data, topology=apart, allow_missing=True, jobs=jobs)
 
-    def told(found: PerformanceMaps) -> Performance:
+    def with_maps(found: PerformanceMaps) -> Performance:
         tables = {kind: getattr(found, kind) for kind in maps}
         return replace(known, maps=replace(known.maps, **tables))
 
@@ -221,9 +241,9 @@ def measure(
     points = performance_maps.filled(decoded, kinds)
     if asked.target_size is not None or asked.target_ratio is not None:  # maps reduce the bytes left for the tensors
         blank = performance_maps.blank(decoded, points, evaluate(decoded))
-        decoded = coded(replace(asked, performance=told(blank)))
+        decoded = coded(replace(asked, performance=with_maps(blank)))
 
     def reduced(step: Step) -> Prepared:
         return prepared_model(decoded, EncoderConfig(reduce=(step,)))
 
-    return told(performance_maps.measured(decoded, points, reduced, evaluate))
+    return with_maps(performance_maps.measured(decoded, points, reduced, evaluate))

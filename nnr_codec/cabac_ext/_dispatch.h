@@ -1,5 +1,5 @@
-/* Vector code that is chosen when the program runs. A function marked NNR_AVX2 may be called where nnr_has_avx2();
-   compilers that cannot do this have plain code alone, which gives the same results. */
+/* Selection of vector code at run time. Functions marked NNR_AVX2 may be called only if nnr_has_avx2() is true. Other
+   compilers and processors use plain code, which gives identical results. */
 #ifndef NNR_DISPATCH_H
 #define NNR_DISPATCH_H
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The arithmetic coding engines of ISO/IEC 15938-17:2024, 10.3: decoder, encoder, and two that only add up costs."""
+"""Arithmetic coding engines (ISO/IEC 15938-17:2024, 10.3): decoder, encoder, estimator of costs, and tracer."""
 
 from libc.stdint cimport UINT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport realloc
@@ -95,30 +95,30 @@ cdef extern from "_estimate.h" nogil:
 ctypedef struct Estimator:
     Context *base    # the context table, to find a context's number
     NnrSets *sets    # one for each context
-    uint8_t **ends   # where the bins end that each context has met since they were last counted
-    uint8_t *bins    # room for `room` bins of each context
+    uint8_t **ends   # end of the bins of each context that are not counted yet
+    uint8_t *bins    # `room` bins for each context
     int contexts
     int64_t room, held
-    int open         # count with all sets, because ids are yet to be chosen
-    int64_t stride   # one piece of so many is looked at
+    int open         # count with all sets, because the ids are not chosen yet
+    int64_t stride   # one of so many pieces is sampled
     int64_t piece
-    int64_t taken    # levels
-    int64_t passed   # levels that were not looked at
-    uint64_t bypass  # bins
-    int *flags       # the contexts that have a shift_idx(), in order
+    int64_t taken    # sampled levels
+    int64_t passed   # skipped levels
+    uint64_t bypass  # bypass bins
+    int *flags       # contexts with a shift_idx(), in coding order
     int flag_count
 
 ctypedef struct Tracer:
     Decoder d
     Context *base
-    int32_t *rows    # six numbers a bin: context, bin, IvlCurrRange, IvlOffset, pStateIdx0, pStateIdx1
+    int32_t *rows    # six numbers for each bin: context, bin, IvlCurrRange, IvlOffset, pStateIdx0, pStateIdx1
     int64_t n
     int64_t capacity
     int failed
 
 
 cdef inline void init_context(Context *c, int set_id) noexcept nogil:
-    """10.3.2.2 and 10.3.2.3 (set 0)."""
+    """Initialize a context with a parameter set: 10.3.2.2, and 10.3.2.3 with set 0."""
     c.shift0 = <uint8_t>NNR_CTX_PARAMETERS[set_id][0]
     c.shift1 = <uint8_t>NNR_CTX_PARAMETERS[set_id][1]
     c.next0 = NNR_NEXT0[c.shift0]
@@ -128,17 +128,17 @@ cdef inline void init_context(Context *c, int set_id) noexcept nogil:
 
 
 cdef inline int16_t state0(const Context *c) noexcept nogil:
-    """pStateIdx0."""
+    """Return pStateIdx0."""
     return <int16_t>((c.q0 >> 1) - 128)
 
 
 cdef inline int16_t state1(const Context *c) noexcept nogil:
-    """pStateIdx1."""
+    """Return pStateIdx1."""
     return <int16_t>(c.q1 - 2048)
 
 
 cdef inline void update(int16_t *p0, int16_t *p1, int shift0, int shift1, int b) noexcept nogil:
-    """State transition, 10.3.4.3.2.2. p0 stays within 8 bits and p1 within 12, so no index leaves the table."""
+    """State transition (10.3.4.3.2.2). p0 stays within 8 bits and p1 within 12, so all indices are in the table."""
     if b:
         p0[0] += NNR_TRANSITION[16 + (p0[0] >> 3)] >> (4 + shift0)
         p1[0] += NNR_TRANSITION[16 + (p1[0] >> 7)] >> shift1
@@ -148,7 +148,7 @@ cdef inline void update(int16_t *p0, int16_t *p1, int shift0, int shift1, int b)
 
 
 cdef inline void follow(Context *c, int b) noexcept nogil:
-    """The states of a context after a bin."""
+    """Update the states of a context after a bin."""
     cdef int16_t p0 = state0(c), p1 = state1(c)
     update(&p0, &p1, c.shift0, c.shift1, b)
     c.q0 = 2 * (p0 + 128)
@@ -156,14 +156,14 @@ cdef inline void follow(Context *c, int b) noexcept nogil:
 
 
 cdef inline uint32_t rlps(uint32_t range_, int s) noexcept nogil:
-    """ivlLpsRange; the shift comes before the absolute value (errata B4)."""
+    """Return ivlLpsRange. The shift precedes the absolute value (errata B4)."""
     cdef int k = s >> 7
     return NNR_RLPS[(range_ & 0xe0) + (-k if k < 0 else k)]
 
 
 # ---------------------------------------------------------------------------------------------------- decoder
 cdef inline void refill(Decoder *d) noexcept nogil:
-    """Bring the look-ahead to at least 48 bits; past the end come zeros, which are counted."""
+    """Extend the look-ahead to at least 48 bits. Past the end it reads zeros, and counts their bytes in `overrun`."""
     cdef int k
     if d.end - d.pos >= 8 and d.bits >= 0:
         k = (55 - d.bits) >> 3
@@ -182,7 +182,7 @@ cdef inline void refill(Decoder *d) noexcept nogil:
 
 
 cdef inline void init_decoder(Decoder *d, const uint8_t *data, size_t n) noexcept nogil:
-    """10.3.2.4."""
+    """Initialize the arithmetic decoder (10.3.2.4)."""
     d.start = d.pos = data
     d.end = data + n
     d.value = 0
@@ -194,7 +194,7 @@ cdef inline void init_decoder(Decoder *d, const uint8_t *data, size_t n) noexcep
 
 
 cdef inline void seek(Decoder *d, int64_t bit, uint32_t ivl_offset) noexcept nogil:
-    """Go to an entry point: the next bit to read, which is in the payload or its end, and IvlOffset (errata G4)."""
+    """Move to an entry point with this IvlOffset (errata G4). `bit`, the next bit to read, is not past the end."""
     cdef int k = -bit & 7
     d.pos = d.start + (bit >> 3)
     d.value = ivl_offset
@@ -207,17 +207,17 @@ cdef inline void seek(Decoder *d, int64_t bit, uint32_t ivl_offset) noexcept nog
 
 
 cdef inline int64_t consumed(const Decoder *d) noexcept nogil:
-    """Bits read by the engine, the 9 of its register included."""
+    """Return the number of bits read, including the 9 bits of IvlOffset."""
     return 8 * ((d.pos - d.start) + d.overrun) - d.bits
 
 
 cdef inline uint32_t offset(const Decoder *d) noexcept nogil:
-    """IvlOffset."""
+    """Return IvlOffset."""
     return <uint32_t>(d.value >> d.bits)
 
 
 cdef inline int decode_decision(Decoder *d, Context *c) noexcept nogil:
-    """DecodeDecision, 10.3.4.3.2."""
+    """DecodeDecision (10.3.4.3.2)."""
     cdef int s = 16 * state0(c) + state1(c)
     cdef int b = s >= 0
     cdef uint32_t lps = rlps(d.range, s)
@@ -241,7 +241,7 @@ cdef inline int decode_decision(Decoder *d, Context *c) noexcept nogil:
 
 
 cdef inline int decode_bypass(Decoder *d) noexcept nogil:
-    """DecodeBypass, 10.3.4.3.4."""
+    """DecodeBypass (10.3.4.3.4)."""
     cdef uint64_t scaled
     if d.bits < 8:
         refill(d)
@@ -254,7 +254,7 @@ cdef inline int decode_bypass(Decoder *d) noexcept nogil:
 
 
 cdef inline int decode_terminate(Decoder *d) noexcept nogil:
-    """DecodeTerminate, 10.3.4.3.5."""
+    """DecodeTerminate (10.3.4.3.5)."""
     if d.bits < 8:
         refill(d)
     d.range -= 2
@@ -277,7 +277,10 @@ cdef inline void init_encoder(Encoder *e) noexcept nogil:
 
 
 cdef inline int64_t written(const Encoder *e) noexcept nogil:
-    """Bits of the interval's base, the 9 of the register included: what `consumed` is at the same place."""
+    """Return the number of bits of the interval's base, including the 9 of the register.
+
+    A decoder at the same position returns the same number from `consumed`.
+    """
     return 8 * <int64_t>e.n + e.held
 
 
@@ -289,7 +292,7 @@ cdef inline void shift_out(Encoder *e, int k) noexcept nogil:
 
 
 cdef inline void encode_decision(Encoder *e, Context *c, int b) noexcept nogil:
-    """The inverse of DecodeDecision."""
+    """Inverse of DecodeDecision."""
     cdef int s = 16 * state0(c) + state1(c)
     cdef uint32_t lps = rlps(e.range, s)
     cdef int k
@@ -306,7 +309,7 @@ cdef inline void encode_decision(Encoder *e, Context *c, int b) noexcept nogil:
 
 
 cdef inline void encode_bypass(Encoder *e, int b) noexcept nogil:
-    """The inverse of DecodeBypass."""
+    """Inverse of DecodeBypass."""
     e.low <<= 1
     if b:
         e.low += e.range
@@ -316,9 +319,9 @@ cdef inline void encode_bypass(Encoder *e, int b) noexcept nogil:
 
 
 cdef inline void encode_terminate(Encoder *e) noexcept nogil:
-    """The terminating bin 1, the stop bit and the zeros up to the byte boundary (10.2.1.2, errata B8)."""
+    """Code the terminating bin 1, the stop bit, and zeros up to the byte boundary (10.2.1.2, errata B8)."""
     e.low += e.range - 2
-    e.low |= 1      # the lowest bit of the register, the last one that a decoder reads, is the stop bit
+    e.low |= 1      # the stop bit is the lowest bit of the register, which is the last bit that a decoder reads
     nnr_put_bytes(e)
     shift_out(e, 16 + (-e.held & 7))
     nnr_put_bytes(e)

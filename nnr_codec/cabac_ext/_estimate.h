@@ -1,23 +1,29 @@
-/* What strings of bins cost with each of the nine shift parameters of 10.3.2.2, and other sums over many levels. */
+/* Estimation of coded sizes, and other sums over many levels.
+
+   A context can start with any of the nine parameter sets of 10.3.2.2. The cost of its bins under each set is the sum of
+   NNR_COST over the states that the set leads to. nnr_grant() then chooses sets whose savings exceed the bits that
+   signal them. Costs are integers in 2^-15 bit, so that all machines choose alike. tests/cabac compares the costs with
+   the sizes of encoded payloads. */
 #ifndef NNR_ESTIMATE_H
 #define NNR_ESTIMATE_H
 
 #include "_levels.h"
 
-/* States of both estimators with a bias that makes them indices; the costs of a bin by its context's state. */
+/* Added to pStateIdx0 and pStateIdx1 to make them indices. */
 #define NNR_FAST_BIAS 128
 #define NNR_SLOW_BIAS 2048
 
+/* Cost of a bin, and transitions after it. */
 typedef struct {
-    uint32_t cost[64];
-    uint8_t fast[4][256];   /* pStateIdx0 that follows, by shiftIdx0 */
-    uint16_t slow[3][4096]; /* pStateIdx1 that follows, by shiftIdx1 - 4 */
+    uint32_t cost[64];      /* by the sum of both states, as in NNR_COST */
+    uint8_t fast[4][256];   /* next pStateIdx0, by shiftIdx0 */
+    uint16_t slow[3][4096]; /* next pStateIdx1, by shiftIdx1 - 4 */
 } NnrStep;
 
-/* By the bin. */
+/* Indexed by the bin. */
 static NnrStep NNR_STEP[2];
 
-/* Call it after nnr_prepare(). */
+/* Fill NNR_STEP; call nnr_prepare() first. */
 static void nnr_init_steps(void)
 {
     int b, shift, k;
@@ -33,14 +39,14 @@ static void nnr_init_steps(void)
     }
 }
 
-/* A context under each of the nine sets of parameters. */
+/* Cost and states of a context for each of the nine parameter sets. */
 typedef struct {
     uint64_t cost[9]; /* 2^-15 bit */
     uint16_t fast[9];
     uint16_t slow[9];
 } NnrSets;
 
-/* Whether a piece is the one of its group that is looked at, which is not always in the same place of the group. */
+/* Return 1 if a piece is sampled: one piece of each group of `stride` pieces, at a pseudo-random place. */
 static inline int nnr_sampled(int64_t piece, int64_t stride)
 {
     uint64_t group = (uint64_t)(piece / stride);
@@ -56,10 +62,10 @@ static inline void nnr_init_sets(NnrSets *s)
     }
 }
 
-/* Of the bin that `step` is for. */
+/* Cost of the bin that `step` describes, in states f and s. */
 #define NNR_COST_OF(f, s) step->cost[(16 * (f) + (s)) >> 7]
 
-/* Three sets with the same shiftIdx1. `cost` of up to 2^14 bins fits 32 bits. */
+/* Add the cost of bins for three sets with the same shiftIdx1. The cost of up to 2^14 bins fits 32 bits. */
 static inline void nnr_run_three(NnrSets *s, const uint8_t *bins, const uint8_t *end,
                                  int i, int j, int k, int fi, int fj, int fk, int slow)
 {
@@ -82,7 +88,7 @@ static inline void nnr_run_three(NnrSets *s, const uint8_t *bins, const uint8_t 
     s->cost[i] += cost_i, s->cost[j] += cost_j, s->cost[k] += cost_k;
 }
 
-/* Add what up to 2^14 bins cost with each set. */
+/* Add the cost of up to 2^14 bins for each set. */
 static void nnr_run_sets(NnrSets *s, const uint8_t *bins, const uint8_t *end)
 {
     nnr_run_three(s, bins, end, 0, 1, 2, 1, 1, 1, 0);
@@ -90,7 +96,7 @@ static void nnr_run_sets(NnrSets *s, const uint8_t *bins, const uint8_t *end)
     nnr_run_three(s, bins, end, 4, 5, 6, 2, 2, 2, 2);
 }
 
-/* Add what they cost with set k alone. */
+/* Add the cost of up to 2^14 bins for set k only. */
 static void nnr_run_set(NnrSets *s, int k, const uint8_t *bins, const uint8_t *end)
 {
     int fast = NNR_CTX_PARAMETERS[k][0], slow = NNR_CTX_PARAMETERS[k][1] - 4;
@@ -106,13 +112,13 @@ static void nnr_run_set(NnrSets *s, int k, const uint8_t *bins, const uint8_t *e
     s->cost[k] += cost;
 }
 
-/* What flags and numbers of shift_idx() have cost, and the state of their context. */
+/* Cost so far of shift_idx() elements, and the state of their context. */
 typedef struct {
     uint64_t cost;
     uint32_t fast, slow;
 } NnrFlags;
 
-/* Add those of some contexts, in their order, 10.2.1.7; from `most` on, no matter how much more. */
+/* Add the cost of shift_idx() for contexts in coding order (10.2.1.7). Stops when the cost reaches `most`. */
 static inline void nnr_run_flags(NnrFlags *f, const int *contexts, const int *end, const uint8_t *ids, uint64_t most)
 {
     uint32_t a = f->fast, x = f->slow;
@@ -126,6 +132,7 @@ static inline void nnr_run_flags(NnrFlags *f, const int *contexts, const int *en
     f->cost = cost, f->fast = a, f->slow = x;
 }
 
+/* Return the cost of shift_idx() for n contexts, or some number of at least `most`. */
 static uint64_t nnr_flags_cost(const int *contexts, int n, const uint8_t *ids, uint64_t most)
 {
     NnrFlags all = {0, NNR_FAST_BIAS, NNR_SLOW_BIAS};
@@ -133,7 +140,7 @@ static uint64_t nnr_flags_cost(const int *contexts, int n, const uint8_t *ids, u
     return all.cost;
 }
 
-/* An id that saves `gain` in its context's bins, which its flag and number may cost or not; `place`: of the flag. */
+/* A candidate: an id that saves `gain` in the bins of its context. `place` is the index of its shift_idx(). */
 typedef struct {
     int context;
     int place;
@@ -143,11 +150,11 @@ typedef struct {
 
 #define NNR_ALL_WAYS 5
 
-/* Grant those wishes, in the order of flags, that together cost least: try all ways where they are few, else one by one
-   as long as it helps. */
+/* Choose the candidates (ordered by `place`) with the lowest total cost, and write their ids. Up to NNR_ALL_WAYS
+   candidates: exhaustive search. More: start with all or none, and change single choices as long as the cost falls. */
 static void nnr_grant(const int *contexts, int n, uint8_t *ids, const NnrWish *wishes, int m)
 {
-    uint64_t least = UINT64_MAX, lost = 0, cost; /* lost: the gains of those that are not granted */
+    uint64_t least = UINT64_MAX, lost = 0, cost; /* lost: sum of the gains of rejected candidates */
     int i, changed = 1, way, best = 0;
     if (m <= NNR_ALL_WAYS) {
         for (way = 0; way < 1 << m; way++) {
@@ -181,7 +188,7 @@ static void nnr_grant(const int *contexts, int n, uint8_t *ids, const NnrWish *w
             ids[wishes[i].context] = 0;
     lost = least < cost ? lost : 0;
     least = least < cost ? least : cost;
-    while (changed) { /* it ends, since `least` becomes less each time */
+    while (changed) { /* terminates, because `least` falls with each change */
         NnrFlags up_to = {0, NNR_FAST_BIAS, NNR_SLOW_BIAS}, whole;
         const int *at = contexts;
         changed = 0;
@@ -206,7 +213,7 @@ static void nnr_grant(const int *contexts, int n, uint8_t *ids, const NnrWish *w
 }
 
 /* ------------------------------------------------------------------------------------------------ magnitudes */
-/* Counts of magnitudes: one by one below 256, then 16 of each power of two. */
+/* Histogram of magnitudes: a bucket for each magnitude below 256, then 16 buckets for each power of two. */
 #define NNR_BUCKETS (256 + 16 * 24)
 
 static inline int nnr_magnitude_bucket(uint32_t magnitude)
@@ -225,7 +232,8 @@ static void nnr_count_magnitudes(const int32_t *levels, int64_t n, uint64_t *cou
         counts[nnr_magnitude_bucket(levels[i] < 0 ? 0u - (uint32_t)levels[i] : (uint32_t)levels[i])]++;
 }
 
-/* How many magnitudes are at least `least`, from sums of the counts from each bucket on; straight within a bucket. */
+/* Return the number of magnitudes of at least `least`. sums[i] is the number in buckets from i on; the number is
+   interpolated linearly within a bucket. */
 static inline uint64_t nnr_at_least(const uint64_t *sums, uint64_t least)
 {
     int bucket, exponent;
@@ -241,10 +249,10 @@ static inline uint64_t nnr_at_least(const uint64_t *sums, uint64_t least)
     return sums[bucket] - (uint64_t)((double)(sums[bucket] - sums[bucket + 1]) * ((double)inside / (double)width));
 }
 
-/* n * log2(n) in 2^-15 bit, n > 0. */
+/* Return n * log2(n) in 2^-15 bit, n > 0. */
 static uint64_t nnr_n_log2(uint64_t n) { return n * (uint64_t)nnr_log2(n); }
 
-/* The code length of n bins of which n1 are ones, and about what adaptive estimators take more. */
+/* Return the cost of n bins, n1 of them ones: their entropy, and the overhead of adaptive states. */
 static uint64_t nnr_bins_cost(uint64_t n, uint64_t n1)
 {
     uint64_t cost;
@@ -255,11 +263,11 @@ static uint64_t nnr_bins_cost(uint64_t n, uint64_t n1)
         cost -= nnr_n_log2(n1);
     if (n > n1)
         cost -= nnr_n_log2(n - n1);
-    return cost + n * 197; /* 0.006 bit */
+    return cost + n * 197; /* overhead of 0.006 bit for each bin */
 }
 
-/* What stands behind sig_flag and sign_flag costs with each cabac_unary_length_minus1 from 0 to `last`, about and
-   from the sums of counts alone. */
+/* Estimate the cost of abs_level_greater_x, abs_level_greater_x2 and abs_remainder for each cabac_unary_length_minus1
+   from 0 to `last`, from the sums of the histogram. */
 static void nnr_magnitudes_cost(const uint64_t *sums, int last, uint64_t *costs)
 {
     uint64_t unary = 0, above, least, more;
@@ -300,7 +308,7 @@ static inline int nnr_is_zero(const int32_t *levels, int64_t n)
     return 1;
 }
 
-/* row_skip_list: 1 for each row without a level other than 0. */
+/* Write row_skip_list: 1 for each row whose levels are all 0. */
 static void nnr_zero_rows(const int32_t *levels, int64_t height, int64_t width, uint8_t *rows)
 {
     int64_t i;
@@ -326,8 +334,8 @@ static int nnr_has_zero_rows(const int32_t *levels, int64_t height, int64_t widt
     return 0;
 }
 
-/* stateId after n levels. The state is linear in the parities over the field of two elements, and has a period of 4
-   without them: so parities that are 4 levels apart add up. */
+/* Return stateId after n levels. The state is linear over GF(2) in the parities of the levels, and has a period of 4
+   if all parities are 0. Therefore parities of levels that are 4 apart can be added. */
 static int nnr_state_after(const int32_t *levels, int64_t n, int state)
 {
     uint32_t folded[16] = {0};

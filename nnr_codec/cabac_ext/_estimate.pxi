@@ -1,16 +1,16 @@
-"""What levels will cost, and the shift parameter ids that make it least. Part of kernel.pyx."""
+"""Estimated sizes of coded levels, and the choice of shift parameter ids. Part of kernel.pyx."""
 
 cdef enum:
-    SAMPLE = 1 << 15   # levels of a large tensor that are looked at, about, unless the caller says otherwise
+    SAMPLE = 1 << 15   # default number of sampled levels of a large tensor, approximately
 
-cdef uint64_t BIT = 1 << 15
-cdef uint64_t SURE = 16 * BIT  # more than an id can cost
+cdef uint64_t BIT = 1 << 15  # cost of one bit
+cdef uint64_t SURE = 16 * BIT  # an id never costs more; larger gains are accepted without a search
 
 nnr_init_steps()
 
 
 cdef class Counter:
-    """An Estimator with its memory, for one tensor."""
+    """Owner of an Estimator's memory, for one tensor."""
     cdef Estimator c
     cdef Job job
 
@@ -32,7 +32,7 @@ cdef class Counter:
             raise MemoryError
         for i in range(self.c.contexts):
             self.c.ends[i] = self.c.bins + self.c.room * i
-        nnr_init_sets(self.c.sets + ROW_SKIP_LIST)  # the others begin with the levels
+        nnr_init_sets(self.c.sets + ROW_SKIP_LIST)  # init_prob_est_param initializes the others
 
     def __dealloc__(self):
         free(self.c.sets)
@@ -41,7 +41,7 @@ cdef class Counter:
         free(self.c.flags)
 
     cdef count(self):
-        """Look at the tensor."""
+        """Count the bins of the sampled levels."""
         run(&self.c, &self.job.t)
         if self.job.t.error:
             raise not_coded(self.job.t.error)
@@ -49,11 +49,11 @@ cdef class Counter:
             count_bins(&self.c, &self.job.t)
 
     cdef double scale(self):
-        """What stands for a level that was looked at."""
+        """Return the ratio of all levels to sampled levels."""
         return (<double>(self.c.taken + self.c.passed)) / (<double>self.c.taken) if self.c.taken else 1.0
 
     cdef uint64_t cost(self):
-        """With the ids of the job, in 2**-15 bit."""
+        """Return the cost with the ids of the job, in 2**-15 bit."""
         cdef uint64_t levels = self.c.bypass * BIT, flags = self.c.sets[ROW_SKIP_LIST].cost[0]
         cdef int i
         for i in range(self.c.contexts):
@@ -64,7 +64,7 @@ cdef class Counter:
         return levels + flags + nnr_flags_cost(self.c.flags, self.c.flag_count, self.job.t.ids, UINT64_MAX)
 
     cdef choose(self):
-        """Set the ids of the job: of each context the one that codes its bins cheapest, where that is worth its flags."""
+        """Set the ids of the job: for each context the best id, if it saves more than the element that signals it."""
         cdef double scale = self.scale()
         cdef int i, k, place, best, wishes = 0
         cdef uint64_t gain
@@ -83,7 +83,7 @@ cdef class Counter:
             gain = <uint64_t>(<double>(costs[0] - costs[best]) * scale)
             if gain > SURE:
                 ids[i] = best
-            elif gain > 3 * BIT:  # the least that uae(3) and the flag cost
+            elif gain > 3 * BIT:  # uae(3) alone costs 3 bits
                 wish[wishes] = NnrWish(i, place, best, gain)
                 wishes += 1
         nnr_grant(self.c.flags, self.c.flag_count, ids, wish, wishes)

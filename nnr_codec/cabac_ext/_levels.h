@@ -1,10 +1,13 @@
-/* Levels of ISO/IEC 15938-17:2024, 10.2.1.5, decoded and encoded fast.
+/* Optimized decoder and encoder of levels (ISO/IEC 15938-17:2024, 10.2.1.5).
 
-   Nothing here is new: `_syntax.pxi` and `_engine.pxd` describe the same bins one by one, for the tracer, and tests/cabac
-   compares the two. What makes it fast: IvlOffset stays at the top of a 64-bit window that is refilled by whole bytes; the states of
-   both estimators are kept without sign, so that the next ones, and the 8 values of ivlLpsRange of a state, are looked
-   up; bins that decide on the course of the program branch where the arithmetic decoder does, the sign, which nobody
-   can foretell, does not branch; bypass bins are decoded by one division. */
+   `_syntax.pxi` and `_engine.pxd` code the same bins one by one, for the tracer; tests/cabac compares both. The
+   optimizations are:
+   - IvlOffset stays at the top of a 64-bit window, which is refilled by whole bytes.
+   - The states of both estimators are stored without sign. Tables give the next states, and the 8 values of ivlLpsRange
+     for a state.
+   - A bin that controls the program flow is decoded with the branch that depends on it. The sign is unpredictable and
+     is decoded without a branch.
+   - One division decodes all bypass bins of a level. */
 #ifndef NNR_LEVELS_H
 #define NNR_LEVELS_H
 
@@ -17,7 +20,7 @@
 #if defined(__GNUC__) || defined(__clang__)
 #define NNR_LIKELY(x) __builtin_expect(!!(x), 1)
 #define NNR_UNLIKELY(x) __builtin_expect(!!(x), 0)
-/* What the compiler knows to be 0 or all ones it would turn back into a branch. */
+/* Hides a value from the optimizer, which would turn a mask of 0 or all ones back into a branch. */
 #define NNR_OPAQUE(x) __asm__("" : "+r"(x))
 #define NNR_APART static __attribute__((noinline))
 #else
@@ -35,10 +38,10 @@
 typedef uint16_t NnrNext[2]; /* the state after a bin 0 and a bin 1 */
 
 typedef struct {
-    const NnrNext *next0; /* of its shift parameters */
+    const NnrNext *next0; /* transitions for the context's shift parameters */
     const NnrNext *next1;
-    uint16_t q0; /* 2 * (pStateIdx0 + 128), the fast estimator; it stays within 8 bits, the other within 12 */
-    uint16_t q1; /* pStateIdx1 + 2048, the slow one */
+    uint16_t q0; /* fast estimator: 2 * (pStateIdx0 + 128), with pStateIdx0 in 8 bits */
+    uint16_t q1; /* slow estimator: pStateIdx1 + 2048, with pStateIdx1 in 12 bits */
     uint8_t shift0;
     uint8_t shift1;
 } NnrContext;
@@ -47,39 +50,39 @@ typedef struct {
     const uint8_t *start;
     const uint8_t *pos;
     const uint8_t *end;
-    uint64_t value;  /* IvlOffset and, below it, `bits` bits of look-ahead */
+    uint64_t value;  /* IvlOffset, followed by `bits` bits of look-ahead */
     uint32_t range;  /* IvlCurrRange */
     int bits;
-    int64_t overrun; /* bytes fed past the end */
-    int invalid;     /* an IvlOffset that no encoder produces was seen (10.3.2.4, errata A7) */
+    int64_t overrun; /* bytes read past the end */
+    int invalid;     /* 1 after an IvlOffset that no encoder produces (10.3.2.4, errata A7) */
 } NnrDecoder;
 
 typedef struct {
     uint8_t *out;
     size_t n;
     size_t capacity;
-    uint64_t low; /* the interval's base; its lowest 9 bits are the register of the clause */
+    uint64_t low; /* base of the interval; the lowest 9 bits are the register */
     uint32_t range;
-    int held;     /* bits in low that are not in out yet; bit `held` is a carry */
+    int held;     /* bits of `low` that are not in `out` yet; bit `held` is a carry */
     int failed;   /* out of memory */
 } NnrEncoder;
 
-/* Levels that are neighbours in coding order and in memory, and where coding stands. */
+/* A run: levels that are consecutive in coding order and in memory, and the state of coding. */
 typedef struct {
     int32_t *levels;
     int64_t n;
-    NnrContext *sig;  /* first contexts of the syntax elements */
+    NnrContext *sig;  /* first context of each syntax element */
     NnrContext *sign;
     NnrContext *greater_x;
     NnrContext *greater_x2;
     const int32_t *co_loc;   /* coLocParam, or NULL */
-    const uint8_t *any_sig;  /* AnySigBeforeFlag where it matters, or NULL */
-    int64_t limit[2];        /* the largest magnitude of a positive and of a negative level */
+    const uint8_t *any_sig;  /* AnySigBeforeFlag if contexts depend on it, or NULL */
+    int64_t limit[2];        /* largest magnitude of positive and of negative levels */
     int unary_length;
     int dq;
     int state_id;
     int prev;
-    int out_of_range;        /* a level that does not fit was seen */
+    int out_of_range;        /* 1 after a level that exceeds 32 bits */
 } NnrRun;
 
 /* ------------------------------------------------------------------------------------------------ tables */
@@ -88,13 +91,13 @@ static NnrNext NNR_NEXT1[3][4096];
 static uint64_t NNR_LPS_ROWS[64]; /* ivlLpsRange for the 8 ranges, by (16 * pStateIdx0 + pStateIdx1 + 4096) >> 7 */
 static uint64_t NNR_RECIPROCALS[256]; /* 2^40 / IvlCurrRange, rounded up: quotients of numbers below 2^31 are exact */
 
-/* 10.3.4.3.2.2; the quotient is rounded down for negative numbers as well */
+/* Return the entry of transitionTable for a state (10.3.4.3.2.2). Division by 2^bits rounds down, also below 0. */
 static int nnr_step(int p, int bits)
 {
     return NNR_TRANSITION[16 + (p >= 0 ? p >> bits : -((-p + (1 << bits) - 1) >> bits))];
 }
 
-/* Call it before anything else here. */
+/* Fill the tables. Call it before all other functions of this file. */
 static void nnr_prepare(void)
 {
     int shift, p, row, k;
@@ -115,19 +118,19 @@ static void nnr_prepare(void)
             NNR_LPS_ROWS[row] |= (uint64_t)NNR_RLPS[32 * k + (row < 32 ? 32 - row : row - 32)] << (8 * k);
 }
 
-/* 16 * pStateIdx0 + pStateIdx1 + 4096: bit 12 is the more probable bin */
+/* Return 16 * pStateIdx0 + pStateIdx1 + 4096. Bit 12 is the more probable bin. */
 NNR_INLINE uint32_t nnr_sum(uint32_t q0, uint32_t q1) { return 8 * q0 + q1; }
 
 NNR_INLINE uint32_t nnr_lps(uint32_t range, uint64_t row) { return (uint32_t)(row >> ((range >> 2) & 0x38)) & 0xff; }
 
 /* ------------------------------------------------------------------------------------------------ decoding */
-/* An NnrDecoder while it is at work. */
+/* State of an NnrDecoder within a run. */
 typedef struct {
-    uint64_t window;  /* IvlOffset in the highest 9 bits, then what follows */
+    uint64_t window;  /* IvlOffset in the highest 9 bits, then the following bits */
     uint32_t range;
-    int valid;        /* bits of the window that count; those below may hold what the next ones will be */
+    int valid;        /* valid bits of the window; lower bits are either 0 or already equal to the bits that follow */
     const uint8_t *data;
-    int64_t pos;      /* of the first byte that is not wholly in the valid bits; past the end come zeros */
+    int64_t pos;      /* first byte that is not completely in the valid bits; past the end, bytes are 0 */
     int64_t size;
 } NnrWindow;
 
@@ -140,7 +143,7 @@ NNR_APART uint64_t nnr_tail(const uint8_t *data, int64_t pos, int64_t size)
     return x;
 }
 
-/* At least 56 valid bits. */
+/* Refill the window to at least 56 valid bits. */
 NNR_INLINE void nnr_refill(NnrWindow *w)
 {
     uint64_t next = NNR_LIKELY(w->size - w->pos >= 8) ? nnr_be64(w->data + w->pos) : nnr_tail(w->data, w->pos, w->size);
@@ -170,7 +173,7 @@ NNR_INLINE void nnr_close(const NnrWindow *w, NnrDecoder *d)
     d->overrun = w->pos < w->size ? 0 : w->pos - w->size;
 }
 
-/* A bin that is going to be decoded, with all that does not depend on the interval. */
+/* The next bin of a context, with all table entries that do not depend on the interval. */
 typedef struct {
     NnrContext *context;
     uint32_t q0, q1, sum;
@@ -199,8 +202,8 @@ NNR_INLINE void nnr_follow(NnrBin *x, int b)
     x->context->q1 = (uint16_t)(x->q1 = x->context->next1[x->q1][b]);
 }
 
-/* After the more probable bin the range is at least 128: where it is below 256, it and `x` are doubled, and `bits`
-   changes by `step`, which is 1 or -1. Compilers make a jump of this that half of the time is not foretold. */
+/* Renormalize after the more probable bin, when the range is at least 128: if it is below 256, double the range and `x`,
+   and add `step` (1 or -1) to `bits`. Compilers would use a branch, which the processor often mispredicts. */
 NNR_INLINE void nnr_double(uint32_t *range, uint64_t *x, int *bits, const int step)
 {
 #if defined(NNR_X86_64)
@@ -238,7 +241,7 @@ NNR_INLINE void nnr_less_probable(NnrWindow *w, uint64_t scaled, uint32_t lps)
     w->valid -= k;
 }
 
-/* A bin that the caller branches on. Takes at most 7 bits, and there must be 9 + 7. */
+/* Decode a bin on which the caller branches. Consumes at most 7 bits; at least 9 + 7 bits must be valid. */
 NNR_INLINE int nnr_decode(NnrWindow *w, NnrBin *x)
 {
     uint32_t lps = nnr_lps(w->range, x->row), range = w->range - lps;
@@ -263,7 +266,7 @@ NNR_INLINE int nnr_decode(NnrWindow *w, NnrBin *x)
     return 1;
 }
 
-/* A bin that is as often 0 as 1: no branch. */
+/* Decode an unpredictable bin, without a branch. */
 NNR_INLINE int nnr_decode_even(NnrWindow *w, NnrBin *x)
 {
     uint32_t lps = nnr_lps(w->range, x->row), range = w->range - lps;
@@ -283,7 +286,8 @@ NNR_INLINE int nnr_decode_even(NnrWindow *w, NnrBin *x)
     return b;
 }
 
-/* n bypass bins, 1 to 31, at once: each halves the interval, so together they are a quotient. */
+/* Decode n bypass bins, 1 to 31, at once. Each bin halves the interval, so the number is the quotient of IvlOffset and
+   the range. */
 NNR_INLINE uint32_t nnr_decode_bypass(NnrWindow *w, int n)
 {
     uint64_t top;
@@ -297,7 +301,7 @@ NNR_INLINE uint32_t nnr_decode_bypass(NnrWindow *w, int n)
     return v;
 }
 
-/* The rest of a level whose unary part is full: abs_level_greater_x2 and abs_remainder. */
+/* Decode the rest of a level after its unary part: abs_level_greater_x2 and abs_remainder. */
 NNR_INLINE uint64_t nnr_decode_escape(NnrWindow *w, NnrContext *c, uint64_t level, uint64_t limit)
 {
     int j = 0;
@@ -313,7 +317,7 @@ NNR_INLINE uint64_t nnr_decode_escape(NnrWindow *w, NnrContext *c, uint64_t leve
     return j ? level + nnr_decode_bypass(w, j) : level;
 }
 
-/* A level of any size to its place. */
+/* Store a level of any magnitude; record if it exceeds 32 bits. */
 NNR_INLINE void nnr_store(NnrRun *r, int64_t i, uint64_t level, int negative)
 {
     int64_t value = negative ? -(int64_t)level : (int64_t)level;
@@ -324,14 +328,14 @@ NNR_INLINE void nnr_store(NnrRun *r, int64_t i, uint64_t level, int negative)
     }
 }
 
-/* QuantParam: dependent quantization resolved, 10.2.1.4. */
+/* Return the magnitude of QuantParam: resolve dependent quantization (10.2.1.4). */
 NNR_INLINE uint64_t nnr_resolve(uint64_t level, int state_id, const int dq)
 {
     return dq ? 2 * level - (uint64_t)(state_id & 1) : level;
 }
 
-/* Levels without references. What the next sig_flag needs is looked up while the level before it is being decoded:
-   where that ends nobody can foretell, and the lookups would begin only then. */
+/* Decode levels without references. The table entries for the next sig_flag are loaded before the current level ends:
+   its last bin is unpredictable, and later loads would have to wait for it. */
 NNR_INLINE void nnr_decode_plain(NnrDecoder *d, NnrRun *r, const int dq)
 {
     NnrWindow w = nnr_open(d);
@@ -382,7 +386,7 @@ NNR_INLINE void nnr_decode_plain(NnrDecoder *d, NnrRun *r, const int dq)
         next[0] = nnr_bin(sigs + 3 * (dq ? NNR_STATE[state_id][0] : 0) + prev);
         if (dq)
             next[1] = nnr_bin(sigs + 3 * NNR_STATE[state_id][1] + prev);
-        for (j = 0; j < end;) { /* two by two: where it ends tells whether the level is even */
+        for (j = 0; j < end;) { /* in pairs: the position in the pair is the parity of the level */
             if (!nnr_decode(&w, &x)) {
                 sig = next[dq];
                 goto ended;
@@ -422,7 +426,7 @@ done:
     nnr_close(&w, d);
 }
 
-/* Levels of any kind. */
+/* Decode any levels. */
 NNR_INLINE void nnr_decode_referring(NnrDecoder *d, NnrRun *r, const int dq)
 {
     NnrWindow w = nnr_open(d);
@@ -491,7 +495,7 @@ static void nnr_decode_run(NnrDecoder *d, NnrRun *r)
 }
 
 /* ------------------------------------------------------------------------------------------------ encoding */
-/* Move whole bytes of low to out, the carry first; the register stays. */
+/* Propagate the carry, and move whole bytes of `low` to `out`; the register stays in `low`. */
 NNR_APART void nnr_put_bytes(NnrEncoder *e)
 {
     uint8_t *grown, *p;
@@ -519,8 +523,8 @@ NNR_APART void nnr_put_bytes(NnrEncoder *e)
     }
 }
 
-/* What another encoder has written that began with low 0, range 256 and 8 bits held, as if it had been written here:
-   the interval's base is a sum. */
+/* Append the bits of another encoder, which began with low 0, range 256 and 8 held bits. The base of the interval is a
+   sum, so the result equals the bits of a single encoder. */
 static void nnr_append(NnrEncoder *e, NnrEncoder *other)
 {
     size_t i;
@@ -543,7 +547,7 @@ static void nnr_append(NnrEncoder *e, NnrEncoder *other)
         nnr_put_bytes(e);
 }
 
-/* The numbers of an NnrEncoder that every bin changes. */
+/* The fields of an NnrEncoder that change with every bin. */
 typedef struct {
     uint64_t low;
     uint32_t range;
@@ -559,7 +563,7 @@ NNR_INLINE void nnr_flush(NnrEncoder *e, NnrInterval *v)
     v->held = e->held;
 }
 
-/* A bin that the caller has branched on. */
+/* Encode a bin that the caller knows from a branch. */
 NNR_INLINE void nnr_encode(NnrEncoder *e, NnrInterval *v, NnrContext *c, const int b)
 {
     NnrBin x = nnr_bin(c);
@@ -578,7 +582,7 @@ NNR_INLINE void nnr_encode(NnrEncoder *e, NnrInterval *v, NnrContext *c, const i
         nnr_flush(e, v);
 }
 
-/* A bin that nobody can foretell. */
+/* Encode an unpredictable bin, without a branch. */
 NNR_INLINE void nnr_encode_even(NnrEncoder *e, NnrInterval *v, NnrContext *c, int b)
 {
     NnrBin x = nnr_bin(c);
@@ -597,7 +601,7 @@ NNR_INLINE void nnr_encode_even(NnrEncoder *e, NnrInterval *v, NnrContext *c, in
         nnr_flush(e, v);
 }
 
-/* abs_level_greater_x2 and abs_remainder; `rest` is what is left of the level. */
+/* Encode abs_level_greater_x2 and abs_remainder. `rest` is the magnitude minus the unary part. */
 NNR_INLINE void nnr_encode_escape(NnrEncoder *e, NnrInterval *v, NnrContext *c, uint64_t rest, uint64_t limit)
 {
     int j = 0;

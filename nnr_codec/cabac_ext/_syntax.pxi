@@ -1,8 +1,8 @@
-"""The syntax of ISO/IEC 15938-17:2024, 10.2, once for all coders.
+"""Syntax of tensors (ISO/IEC 15938-17:2024, 10.2), written once for all coders.
 
-`Coder` is a fused type: the compiler makes one copy of each function for the decoder, the encoder, the estimator and
-the tracer. A function is handed the value to code; a decoder ignores it, and every
-coder returns the value that stands in the bitstream.
+`Coder` is a fused type: the compiler creates a copy of each function for the decoder, the encoder, the estimator and
+the tracer. Functions have the value to code as a parameter, which decoders ignore, and return the value in the
+bitstream.
 """
 
 ctypedef fused Coder:
@@ -11,7 +11,7 @@ ctypedef fused Coder:
     Estimator
     Tracer
 
-# Where the contexts of a syntax element begin in the context table (Table 29, errata C1).
+# Index of the first context of each syntax element in the context table (Table 29, errata C1).
 cdef enum:
     SIG_FLAG = 0
     SIGN_FLAG = 48
@@ -22,7 +22,7 @@ cdef enum:
 
 cdef enum:
     PIECE = 4096              # parameters between two checks for overrun
-    SAMPLE_PIECE = 2048       # levels in a row that the estimator looks at, or passes over
+    SAMPLE_PIECE = 2048       # consecutive levels that the estimator samples or skips
 
 cdef enum:
     OK = 0
@@ -30,33 +30,33 @@ cdef enum:
     INVALID_OFFSET = 2
     LEVEL_RANGE = 3
     NO_MEMORY = 4
-    CABAC_OFFSET = 5          # an entry point is not what the header says
+    CABAC_OFFSET = 5          # this and the following: the header contradicts an entry point of the payload
     DQ_STATE = 6
     BIT_OFFSET = 7
 
 ctypedef struct EntryPoint:
     int32_t cabac_offset      # IvlOffset
     int32_t dq_state          # stateId
-    int64_t bits              # since the entry point before, or the first level: BitOffsetList
-    int64_t total             # since the first level; -1 when that is not a place
+    int64_t bits              # since the previous entry point or the first level: BitOffsetList
+    int64_t total             # since the first level; -1 if impossible
 
 ctypedef struct Tensor:
-    # what the headers say
+    # values from headers
     int64_t height            # tensor2DHeight
     int64_t width             # tensor2DWidth
-    int64_t block             # edge of the blocks of a block scan, 0 without
+    int64_t block             # edge length of blocks; 0 without a block scan
     int has_flags             # hist_dep_sig_prob_enabled_flag and row_skip_enabled_flag can be present (errata A6)
     int hist_flag_present
     int dq
     int temporal
     int unary_length
     int first_edition
-    int limited               # a codebook bounds the levels
-    int empty                 # a codebook of one entry: nothing is coded
-    int64_t max_positive      # with limited: the largest level, and the largest magnitude of a negative one
-    int64_t max_negative
-    const EntryPoint *listed  # what the header says of the entry points, or NULL
-    # what the payload says
+    int limited               # a codebook limits the levels
+    int empty                 # the codebook has one entry: no levels are coded
+    int64_t max_positive      # if limited: the largest level
+    int64_t max_negative      # if limited: the largest magnitude of a negative level
+    const EntryPoint *listed  # the header's description of the entry points, or NULL
+    # values from the payload
     int hist
     int row_skip
     uint8_t *row_skip_list    # height flags
@@ -65,15 +65,15 @@ ctypedef struct Tensor:
     int64_t first
     const int32_t *co_loc     # coLocParam, or NULL
     const uint8_t *any_sig    # AnySigBeforeFlag, or NULL
-    # where coding stands
+    # current position
     Context *contexts
-    EntryPoint *entry_points  # those that a decoder has met, or NULL
-    EntryPoint met            # the last of them
-    int64_t done              # parameters
+    EntryPoint *entry_points  # entry points that a decoder has found, or NULL
+    EntryPoint met            # the last one of them
+    int64_t done              # number of coded parameters
     int64_t block_row, column, row
     int64_t entry_bits
     int state_id
-    int prev                  # of the level before: 0 zero, 1 negative, 2 positive (errata A3)
+    int prev                  # sign of the preceding level: 0 zero, 1 negative, 2 positive (errata A3)
     int error
 
 
@@ -98,7 +98,7 @@ cdef inline void trace(Tracer *c, int context, int b, Context *x) noexcept nogil
 
 
 cdef void count_bins(Estimator *c, Tensor *t) noexcept nogil:
-    """What the bins cost that are held, which are of one piece at most: one bin of a context a level."""
+    """Add the costs of the held bins, and drop the bins. A context has at most one bin for each level of a piece."""
     cdef int i
     cdef uint8_t *bins
     for i in range(c.contexts):
@@ -113,7 +113,7 @@ cdef void count_bins(Estimator *c, Tensor *t) noexcept nogil:
 
 
 cdef inline int ae(Coder *c, Context *x, int b) noexcept nogil:
-    """ae(v): one context-coded bin."""
+    """Code ae(v): one context-coded bin."""
     if Coder is Decoder:
         return decode_decision(c, x)
     elif Coder is Tracer:
@@ -130,7 +130,7 @@ cdef inline int ae(Coder *c, Context *x, int b) noexcept nogil:
 
 
 cdef inline uint32_t uae(Coder *c, int n, uint32_t v) noexcept nogil:
-    """uae(n): n bypass bins, most significant first."""
+    """Code uae(n): n bypass bins, most significant bit first."""
     cdef uint32_t r = 0
     cdef int i, b
     if Coder is Decoder:
@@ -154,7 +154,7 @@ cdef inline uint32_t uae(Coder *c, int n, uint32_t v) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------------- levels
 cdef inline int64_t int_param(Coder *c, Tensor *t, int sig, int sign_context, int32_t co_loc, int64_t v) noexcept nogil:
-    """int_param(), 10.2.1.5 with errata D1. Returns the level, which a decoder checks against its range."""
+    """int_param() (10.2.1.5, errata D1). Returns the level; the decoder checks its range afterwards."""
     cdef Context *x = t.contexts
     cdef int64_t a = -v if v < 0 else v
     cdef int64_t level = 1, limit = <int64_t>1 << 40
@@ -193,7 +193,7 @@ cdef inline int64_t int_param(Coder *c, Tensor *t, int sig, int sign_context, in
 
 
 cdef inline void skip_levels(Tensor *t, int64_t n) noexcept nogil:
-    """A skipped row advances the state with parity 0, parameter by parameter (errata D6); its cycles divide 4."""
+    """Advance the state for n parameters of a skipped row, each with parity 0 (errata D6). The period is 1, 2 or 4."""
     cdef int64_t i
     if t.dq:
         for i in range(n & 3):
@@ -201,7 +201,7 @@ cdef inline void skip_levels(Tensor *t, int64_t n) noexcept nogil:
 
 
 cdef inline void code_run_by_bins(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
-    """What code_run does, bin by bin."""
+    """Code a run as code_run does, bin by bin."""
     cdef int64_t i, level
     cdef int32_t co_loc = 0
     cdef int sig, sign_context, state_id = t.state_id, prev = t.prev
@@ -235,7 +235,7 @@ cdef inline void code_run_by_bins(Coder *c, Tensor *t, int64_t start, int64_t n)
 
 
 cdef inline void begin_run(const Tensor *t, int64_t start, int64_t n, Run *r) noexcept nogil:
-    """What the decoder and the encoder of _levels.h have to know."""
+    """Fill the parameters of the decoder and the encoder in _levels.h."""
     r.levels = t.levels + (start - t.first)
     r.n = n
     r.sig = t.contexts + SIG_FLAG
@@ -261,7 +261,7 @@ cdef inline void end_run(Tensor *t, const Run *r) noexcept nogil:
 
 
 cdef inline void code_run(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
-    """Levels that are neighbours in coding order and in memory."""
+    """Code a run: n levels that are consecutive in coding order and in memory."""
     cdef Run r
     if Coder is Decoder:
         begin_run(t, start, n, &r)
@@ -276,7 +276,7 @@ cdef inline void code_run(Coder *c, Tensor *t, int64_t start, int64_t n) noexcep
 
 
 cdef inline int check(Coder *c, Tensor *t) noexcept nogil:
-    """The error that coding has run into so far."""
+    """Return the error code of the coding so far."""
     if Coder is Decoder:
         if 8 * (c.end - c.start) < consumed(c):
             t.error = OVERRUN
@@ -296,13 +296,13 @@ cdef inline int check(Coder *c, Tensor *t) noexcept nogil:
 
 
 cdef inline void clear(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
-    """Levels that are not coded."""
+    """Set levels that are not coded to 0."""
     if Coder is Decoder or Coder is Tracer:
         memset(t.levels + (start - t.first), 0, n * sizeof(int32_t))
 
 
 cdef inline void pass_over(Tensor *t, int64_t start, int64_t n) noexcept nogil:
-    """Go on behind levels that the estimator does not look at."""
+    """Skip levels that the estimator does not sample."""
     cdef int32_t last = t.levels[start + n - 1]
     if t.dq:
         t.state_id = nnr_state_after(t.levels + start, n, t.state_id)
@@ -310,9 +310,9 @@ cdef inline void pass_over(Tensor *t, int64_t start, int64_t n) noexcept nogil:
 
 
 cdef inline void code_piecewise(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
-    """A run in pieces, so that a bad payload is noticed soon and a large tensor is sampled by the estimator."""
+    """Code a run in pieces: the decoder detects a malformed payload early, the estimator samples a large tensor."""
     cdef int64_t m
-    if t.empty:  # a codebook of one entry leaves nothing to code
+    if t.empty:
         clear(c, t, start, n)
         check(c, t)
         return
@@ -337,7 +337,7 @@ cdef inline void code_piecewise(Coder *c, Tensor *t, int64_t start, int64_t n) n
 
 
 cdef inline void init_prob_est_param(Coder *c, Tensor *t) noexcept nogil:
-    """10.3.2.2: every context of a level begins in the state of its shift parameter id."""
+    """Initialize the contexts of levels by their shift parameter ids (10.3.2.2)."""
     cdef int i
     if Coder is Estimator:
         count_bins(c, t)
@@ -350,7 +350,7 @@ cdef inline void init_prob_est_param(Coder *c, Tensor *t) noexcept nogil:
 
 
 cdef inline int compare(Tensor *t) noexcept nogil:
-    """What the header says of an entry point against what is there (6.4.3.7, errata G4)."""
+    """Compare the header's description of the last entry point with the payload (6.4.3.7, errata G4)."""
     cdef const EntryPoint *listed = t.listed + (t.block_row - 1)
     if listed.cabac_offset != t.met.cabac_offset:
         return CABAC_OFFSET
@@ -360,7 +360,10 @@ cdef inline int compare(Tensor *t) noexcept nogil:
 
 
 cdef inline void begin_block_row(Coder *c, Tensor *t) noexcept nogil:
-    """An entry point, 10.2.1.4 with errata A7, G3, K4; the first block row has none, but its range is set too."""
+    """Begin a row of blocks with its entry point (10.2.1.4, errata A7, G3, K4).
+
+    The first row has no entry point, but IvlCurrRange is set to 256 there too.
+    """
     if t.height > t.block or t.first_edition:
         if Coder is Decoder:
             c.range = 256
@@ -386,13 +389,13 @@ cdef inline void begin_block_row(Coder *c, Tensor *t) noexcept nogil:
 
 
 cdef inline void code_rows(Coder *c, Tensor *t, int64_t budget) noexcept nogil:
-    """quant_tensor(), 10.2.1.4: the levels from where coding stands, `budget` of them or, in blocks, a few more.
+    """quant_tensor() (10.2.1.4): code `budget` more levels, in a block scan rounded up to a whole row of a block.
 
-    Rows in order without a block scan; with one, blocks from left to right and from top to bottom, and rows within a
-    block (IndexToXY, 4.12). The entry point that follows a block row belongs to it.
+    Order of levels: rows from top to bottom; in a block scan, blocks from left to right and from top to bottom, and rows
+    within each block (IndexToXY, 4.12). The entry point that follows a row of blocks is coded with this row.
     """
     cdef int64_t start, n
-    if t.block == 0 and not t.row_skip:  # all rows are one run
+    if t.block == 0 and not t.row_skip:  # all rows form one run
         code_piecewise(c, t, t.done, budget)
         t.done += budget
         return
@@ -427,7 +430,7 @@ cdef inline void code_rows(Coder *c, Tensor *t, int64_t budget) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------------- side information
 cdef inline void shift_idx(Coder *c, Tensor *t, int i, int present) noexcept nogil:
-    """shift_idx(), 10.2.1.7."""
+    """shift_idx() (10.2.1.7)."""
     cdef int shift_idx_minus_1_present_flag
     if not present:
         t.ids[i] = 0
@@ -443,7 +446,7 @@ cdef inline void shift_idx(Coder *c, Tensor *t, int i, int present) noexcept nog
 
 
 cdef inline void shift_parameter_ids(Coder *c, Tensor *t) noexcept nogil:
-    """shift_parameter_ids(), 10.2.1.6 with errata C3, C4, K1."""
+    """shift_parameter_ids() (10.2.1.6, errata C3, C4, K1)."""
     cdef int i, n = t.unary_length, signs = 1
     cdef int64_t max_abs = <int64_t>1 << 40
     if t.limited:
@@ -469,9 +472,9 @@ cdef inline void shift_parameter_ids(Coder *c, Tensor *t) noexcept nogil:
 
 
 cdef inline void code_head(Coder *c, Tensor *t) noexcept nogil:
-    """What precedes the levels, in the order of errata A1; all contexts start afresh (errata A2)."""
+    """Code the elements before the levels, in the order of errata A1. All contexts are initialized (errata A2)."""
     cdef int64_t k
-    init_context(t.contexts + ROW_SKIP_LIST, 0)  # others do not matter before init_prob_est_param
+    init_context(t.contexts + ROW_SKIP_LIST, 0)  # the other contexts are not used before init_prob_est_param
     init_context(t.contexts + SHIFT_IDX, 0)
     if t.has_flags:
         if t.hist_flag_present:

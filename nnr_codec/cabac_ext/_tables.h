@@ -1,4 +1,4 @@
-/* Constants of the arithmetic coder, ISO/IEC 15938-17:2024, 10.3, and the helpers that C has no name for. */
+/* Constants of the arithmetic coder (ISO/IEC 15938-17:2024, 10.3), and portable bit operations. */
 #ifndef NNR_TABLES_H
 #define NNR_TABLES_H
 
@@ -22,7 +22,7 @@ static inline uint64_t nnr_be64(const uint8_t *p)
 }
 #endif
 
-/* log2(v) in 2^-15, v > 0, without a library whose last digit differs between machines. */
+/* Return log2(v) in 2^-15, v > 0. Results of a math library would differ between machines in the last digit. */
 static inline int32_t nnr_log2(uint64_t v)
 {
     int32_t e = v >> 32 ? 63 - nnr_clz32((uint32_t)(v >> 32)) : 31 - nnr_clz32((uint32_t)v), i;
@@ -37,7 +37,7 @@ static inline int32_t nnr_log2(uint64_t v)
     return e;
 }
 
-/* transitionTable, 10.3.4.3.2.2; the printed list misses two of the 64s (errata B1) */
+/* transitionTable, 10.3.4.3.2.2; the printed list lacks two of the 64s (errata B1) */
 static const int16_t NNR_TRANSITION[32] = {
     2512, 2288, 2064, 1840, 1616, 1392, 1168, 944, 720, 560, 464, 368, 272, 208, 144, 80,
     64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 0};
@@ -69,8 +69,8 @@ static const int16_t NNR_CTX_PARAMETERS[9][4] = {
 /* StateTransTab, 10.2.1.4 */
 static const uint8_t NNR_STATE[8][2] = {{0, 2}, {7, 5}, {1, 3}, {6, 4}, {2, 0}, {5, 7}, {3, 1}, {4, 6}};
 
-/* Cost of a bin 0 and a bin 1 in 2^-15 bit, by ((16 * pStateIdx0 + pStateIdx1) >> 7) + 32: the mean over IvlCurrRange
-   256..510, weighted by its reciprocal. Integers, so that encoders decide alike on every machine. */
+/* Cost of a bin 0 and a bin 1 in 2^-15 bit, by ((16 * pStateIdx0 + pStateIdx1) >> 7) + 32. It is the mean over
+   IvlCurrRange 256..510, weighted by the reciprocal of the range. Integers make decisions equal on all machines. */
 static const int32_t NNR_COST[64][2] = {
     {337, 234079}, {337, 234079}, {337, 234079}, {523, 213350}, {523, 213350}, {743, 196740},
     {743, 196740}, {912, 187130}, {912, 187130}, {1299, 170606}, {1299, 170606}, {1574, 161638},

@@ -1,9 +1,13 @@
-/* Levels of least distortion + rate: a Viterbi search over the states of dependent quantization (10.2.1.4) or, without
-   it, over "zero" and "not zero". Costs are integers, so that plain and vector code, on any machine, decide alike.
+/* Search for the levels with the lowest distortion + rate.
 
-   Values come in blocks. Bins cost what the counts of the blocks before have them cost. The context of sig_flag and
-   sign_flag depends on the level before (10.3.4.2.2), which the survivor of each state carries; that of sig_flag does not
-   in groups other than 0. The last NNR_DELAY values of a block are decided with the next one. */
+   This is a Viterbi search over the 8 states of dependent quantization (10.2.1.4) or, with uniform quantization, over the
+   states "last level is zero" and "last level is not zero". Each value has a few candidate levels. For each state, the
+   search keeps the cheapest path to it, called the survivor. Costs are integers, so that plain and vector code choose
+   equal levels on all machines; tests/cabac compares them.
+
+   Values are processed in blocks. The cost of a bin is estimated from the counts of earlier blocks. Contexts of sig_flag
+   and sign_flag depend on the preceding level (10.3.4.2.2), which each survivor stores; in groups other than 0, the
+   context of sig_flag does not. The last NNR_DELAY values of a block are decided with the next block. */
 #ifndef NNR_TRELLIS_H
 #define NNR_TRELLIS_H
 
@@ -19,12 +23,13 @@ enum {
     NNR_DELAY = 512,
     NNR_ROOM = NNR_BLOCK + NNR_DELAY,
     NNR_CHUNK = 512,
-    NNR_MAGNITUDES = 512, /* larger levels cost as many bits as this one */
-    NNR_GROUPS = 3,       /* of values, by what the context of their sig_flag looks at */
+    NNR_MAGNITUDES = 512, /* larger magnitudes have the same cost in bits as this one */
+    NNR_GROUPS = 3,       /* groups of values with different contexts of sig_flag */
 };
 
-/* Costs are in 2^-14 of a squared step. A branch costs less than 2 NNR_CAP; eight of them and NNR_SPREAD stay below
-   NNR_NEVER, and with NNR_NEVER below 2^31. A state that cannot be costs NNR_DEAD, which no path that can be reaches. */
+/* Costs are in 2^-14 of a squared step. A branch costs less than 2 NNR_CAP. Eight branches and NNR_SPREAD are below
+   NNR_NEVER, and their sum with NNR_NEVER is below 2^31. An impossible state costs NNR_DEAD, which no possible path
+   reaches. */
 #define NNR_UNIT 16384
 #define NNR_CAP (1 << 25)
 #define NNR_SPREAD (1 << 27)
@@ -34,66 +39,66 @@ enum {
 #define NNR_MAX_RATE 16.0
 #define NNR_MAX_INDEX 1073741824.0
 
-/* The state before each state, by the parity of the level in between: the inverse of StateTransTab. */
+/* Inverse of StateTransTab: the preceding state, by the parity of the level and the state after it. */
 static const uint8_t NNR_BEFORE[2][8] = {{0, 2, 4, 6, 7, 5, 3, 1}, {4, 6, 0, 2, 3, 1, 7, 5}};
 
 enum { NNR_NEGATIVE = 1, NNR_ABOVE = 2, NNR_NEAR_ZERO = 4, NNR_IS_ZERO = 8 };
 
 typedef struct {
-    /* by group, the level before (0 zero, 1 negative, 2 positive) and state */
+    /* indices: group, preceding level (0 zero, 1 negative, 2 positive), state */
     int32_t zero[NNR_GROUPS][3][8];       /* sig_flag 0 */
-    int32_t nonzero[NNR_GROUPS][3][2][8]; /* sig_flag 1 and sign_flag, by sign as well */
+    int32_t nonzero[NNR_GROUPS][3][2][8]; /* sig_flag 1 and sign_flag; third index: sign */
     int32_t magnitude[2][NNR_MAGNITUDES + 2]; /* the other bins, by sign and magnitude */
 } NnrRates;
 
 typedef struct {
-    uint32_t kind[NNR_GROUPS][8][3][3]; /* by group, state, the level before, and the level */
+    uint32_t kind[NNR_GROUPS][8][3][3]; /* indices: group, state, preceding level, level (as above) */
     uint32_t magnitude[2][NNR_MAGNITUDES + 1];
 } NnrCounts;
 
 typedef struct {
-    int32_t even[2], odd[2]; /* of not zero with this parity, by quantizer (stateId & 1) */
+    int32_t even[2], odd[2]; /* cost of the best nonzero level of this parity, by quantizer (stateId & 1) */
 } NnrBranch;
 
 typedef struct {
     int32_t cost[8];
-    int alive;   /* states that can be, one bit each */
-    int nonzero; /* states whose last level is not zero */
-    int sign;    /* of the last value: 1 negative, 2 positive */
+    int alive;   /* bit mask of possible states */
+    int nonzero; /* bit mask of states whose last level is not zero */
+    int sign;    /* sign of the last value: 1 negative, 2 positive */
 } NnrFront;
 
 typedef struct {
-    /* what is asked for */
+    /* input and output */
     const float *x32;
     const double *x64;
     const float *weights;
-    const uint8_t *groups; /* of each value, below NNR_GROUPS; NULL: all 0 */
+    const uint8_t *groups; /* group of each value, below NNR_GROUPS; NULL: all 0 */
     int32_t *levels;
     double scale;
     int dq, plain, unary_length;
-    int64_t rate; /* cost of a bit in 2^-8 units; 0: distortion alone */
-    /* where the search stands */
-    int64_t first; /* the value that the buffers begin with */
-    int pending;   /* values in the buffers, searched and not decided */
-    int prev;      /* the level before the first of them: 0 zero, 1 negative, 2 positive */
+    int64_t rate; /* cost of a bit in 2^-8 units; 0: minimize distortion only */
+    /* position of the search */
+    int64_t first; /* index of the first value in the buffers */
+    int pending;   /* values in the buffers that are searched but not decided */
+    int prev;      /* level before the first of them: 0 zero, 1 negative, 2 positive */
     NnrFront front;
     NnrRates rates;
     NnrCounts counts;
-    /* of each value in the buffers: candidate levels, and decisions, bit 4 s for state s */
+    /* for each value in the buffers: candidate levels, and decisions in bit 4 s for state s */
     int32_t lower[NNR_ROOM];
     uint8_t flags[NNR_ROOM];
-    uint32_t odd[NNR_ROOM];     /* the way into the state has an odd level */
-    uint32_t nonzero[NNR_ROOM]; /* an even level out of the state is better not zero */
-    uint8_t path[NNR_ROOM];     /* the decided way: state, parity, and whether an even level is better not zero */
+    uint32_t odd[NNR_ROOM];     /* the path into the state has an odd level */
+    uint32_t nonzero[NNR_ROOM]; /* the best even level on a path out of the state is not zero */
+    uint8_t path[NNR_ROOM];     /* the decided path: state, parity, and bit 4 if the best even level is not zero */
     NnrBranch branch[NNR_CHUNK];
     int32_t zero[NNR_CHUNK];
 } NnrTrellis;
 
-/* The group of value i of the buffers. */
+/* Return the group of value i of the buffers. */
 NNR_INLINE int nnr_group(const NnrTrellis *t, int i) { return t->groups ? t->groups[t->first + i] : 0; }
 
 /* ------------------------------------------------------------------------------------------------ rates */
-/* Bits of two bins in 2^-15, of which there have been n0 and n1; within what states of estimators have them cost. */
+/* Estimate the cost of a bin 0 and a bin 1 in 2^-15 bit from counts n0 and n1; limited to the range of NNR_COST. */
 static void nnr_bits(uint64_t n0, uint64_t n1, int32_t *bits0, int32_t *bits1)
 {
     int32_t all = nnr_log2(n0 + n1), b0 = all - nnr_log2(n0), b1 = all - nnr_log2(n1);
@@ -107,7 +112,7 @@ static int32_t nnr_cost(const NnrTrellis *t, int64_t bits)
     return c > NNR_CAP / 2 ? NNR_CAP / 2 : (int32_t)c;
 }
 
-/* What the counts have bins cost. */
+/* Compute the costs of all bins from the counts. */
 static void nnr_rates(NnrTrellis *t)
 {
     int s, prev, sign, i, j, p, g, end, states = t->dq ? 8 : 1, groups = t->groups ? NNR_GROUPS : 1;
@@ -128,7 +133,7 @@ static void nnr_rates(NnrTrellis *t)
         uint64_t own[8][3][2] = {{{0}}}, near_[2][3][2] = {{{0}}};
         for (s = 0; s < states; s++)
             for (prev = 0; prev < 3; prev++)
-                for (p = g ? 0 : prev; p < (g ? 3 : prev + 1); p++) { /* other groups make no difference */
+                for (p = g ? 0 : prev; p < (g ? 3 : prev + 1); p++) { /* groups 1 and 2 do not depend on prev */
                     const uint32_t *k = t->counts.kind[g][s][p];
                     own[s][prev][0] += k[0];
                     own[s][prev][1] += (uint64_t)k[1] + k[2];
@@ -139,7 +144,7 @@ static void nnr_rates(NnrTrellis *t)
                     near_[s & 1][prev][i] += own[s][prev][i];
         for (prev = 0; prev < 3; prev++)
             for (s = 0; s < states; s++) {
-                /* Few counts lean on those of the states with the same quantizer. */
+                /* Prior of weight 8: the counts of all states with the same quantizer. */
                 a = near_[s & 1][prev][0] + near_[s & 1][prev][1] + 2;
                 n0 = 256 * own[s][prev][0] + 256 * 8 * (near_[s & 1][prev][0] + 1) / a + 1;
                 n1 = 256 * own[s][prev][1] + 256 * 8 * (near_[s & 1][prev][1] + 1) / a + 1;
@@ -156,7 +161,7 @@ static void nnr_rates(NnrTrellis *t)
         for (j = 1; j <= NNR_MAGNITUDES; j++)
             more += h[j];
         cost[0] = NNR_NEVER;
-        for (j = 1; j <= t->unary_length; j++) { /* abs_level_greater_x: more than j? */
+        for (j = 1; j <= t->unary_length; j++) { /* abs_level_greater_x: 1 if the magnitude exceeds j */
             more -= h[j];
             nnr_bits(h[j] + 1, more + 1, &b0, &b1);
             cost[j] = nnr_cost(t, total[sign] + b0);
@@ -164,7 +169,7 @@ static void nnr_rates(NnrTrellis *t)
         }
         above += more;
     }
-    for (j = t->unary_length + 1, i = 0; j <= NNR_MAGNITUDES; j = end, i++) { /* i bits of abs_remainder, of both signs */
+    for (j = t->unary_length + 1, i = 0; j <= NNR_MAGNITUDES; j = end, i++) { /* i bits of abs_remainder; both signs */
         end = j + (1 << i) <= NNR_MAGNITUDES + 1 ? j + (1 << i) : NNR_MAGNITUDES + 1;
         for (n = 0, s = j; s < end; s++)
             n += (uint64_t)t->counts.magnitude[0][s] + t->counts.magnitude[1][s];
@@ -181,7 +186,7 @@ static void nnr_rates(NnrTrellis *t)
         t->rates.magnitude[sign][NNR_MAGNITUDES + 1] = t->rates.magnitude[sign][NNR_MAGNITUDES];
 }
 
-/* Older counts count less. */
+/* Reduce the weight of older counts. */
 static void nnr_fade(NnrCounts *c, int shift)
 {
     uint32_t *n = &c->kind[0][0][0][0];
@@ -191,7 +196,7 @@ static void nnr_fade(NnrCounts *c, int shift)
 }
 
 /* ------------------------------------------------------------------------------------------------ candidates */
-/* The weight of a squared error: between 0 and NNR_MAX_WEIGHT, in units. */
+/* Return the cost of a squared error of one step; weights are limited to 0 to NNR_MAX_WEIGHT. */
 NNR_INLINE float nnr_weight(const float *weights, int i)
 {
     float w = !weights ? 1 : weights[i] > 0 ? weights[i] : 0;
@@ -200,8 +205,9 @@ NNR_INLINE float nnr_weight(const float *weights, int i)
 
 NNR_INLINE int32_t nnr_round(float v) { return (int32_t)(0.5f + v); }
 
-/* The two neighbours that each quantizer has of |x| = q steps: 2 lower and 2 lower + 2 of the even one, 2 upper - 1 and
-   2 upper + 1 of the odd one, whose levels are lower, lower + 1, upper, and upper + 1. The odd one has 0 for -1. */
+/* Find the two nearest values of each quantizer for |x| = q steps, and their costs. The even quantizer has 2 lower and
+   2 lower + 2, with levels lower and lower + 1. The odd quantizer has 2 upper - 1 (0 instead of -1) and 2 upper + 1, with
+   levels upper and upper + 1. */
 NNR_INLINE void nnr_candidate(NnrTrellis *t, double x, float w, int i, int at, int rated)
 {
     double q = (x < 0 ? -x : x) * t->scale;
@@ -229,7 +235,7 @@ NNR_INLINE void nnr_candidate(NnrTrellis *t, double x, float w, int i, int at, i
         b += cost[m + 1];
         c += cost[u];
         d += cost[u + 1];
-    } else if (near_zero) { /* 0 beats 3 below 1.5, and stands for -1 */
+    } else if (near_zero) { /* below 1.5 steps, 0 is nearer than 3; it replaces -1 */
         c = upper & 1 ? c : z0;
         d = upper & 1 ? z0 : d;
     }
@@ -245,7 +251,7 @@ NNR_INLINE void nnr_candidate(NnrTrellis *t, double x, float w, int i, int at, i
                              | (never != 0) * NNR_IS_ZERO);
 }
 
-/* n values from value `from` of the tensor on. */
+/* Find the candidates of values i to n - 1, counted from value `from` of the tensor. */
 NNR_INLINE void nnr_candidates_plain(NnrTrellis *t, int64_t from, int i, int at, int n, int rated)
 {
     const float *weights = t->weights ? t->weights + from : (const float *)0;
@@ -277,7 +283,7 @@ NNR_AVX2 NNR_INLINE __m256i nnr_round_avx2(__m256 w, __m256 f)
     return _mm256_cvttps_epi32(_mm256_add_ps(_mm256_set1_ps(0.5f), _mm256_mul_ps(w, _mm256_mul_ps(f, f))));
 }
 
-/* nnr_candidate() for eight values at a time; the rest is plain. */
+/* Apply nnr_candidate() to eight values at a time; plain code handles the remaining values. */
 NNR_AVX2 NNR_INLINE void nnr_candidates_avx2(NnrTrellis *t, int64_t from, int at, int n, int rated)
 {
     const __m256d scale = _mm256_set1_pd(t->scale), sign64 = _mm256_set1_pd(-0.0);
@@ -353,7 +359,7 @@ NNR_AVX2 NNR_INLINE void nnr_candidates_avx2(NnrTrellis *t, int64_t from, int at
         e = _mm256_and_si256(_mm256_xor_si256(c, d), _mm256_sub_epi32(none, _mm256_and_si256(upper, one)));
         c = _mm256_xor_si256(c, e);
         d = _mm256_or_si256(_mm256_xor_si256(d, e), never);
-        e = _mm256_unpacklo_epi32(a, c); /* four numbers a value */
+        e = _mm256_unpacklo_epi32(a, c); /* four numbers for each value */
         a = _mm256_unpackhi_epi32(a, c);
         c = _mm256_unpacklo_epi32(b, d);
         b = _mm256_unpackhi_epi32(b, d);
@@ -380,7 +386,7 @@ NNR_AVX2 NNR_INLINE void nnr_candidates_avx2(NnrTrellis *t, int64_t from, int at
 #endif
 
 /* ------------------------------------------------------------------------------------------------ forward */
-/* Costs relative to the least one, and none far from it: zeros may go on for long. */
+/* Subtract the smallest cost from all costs, and limit the differences, which long runs of zeros would increase. */
 NNR_INLINE void nnr_renorm(NnrFront *f)
 {
     int32_t least = f->cost[0];
@@ -393,7 +399,7 @@ NNR_INLINE void nnr_renorm(NnrFront *f)
     }
 }
 
-/* One value: for each state the cheaper of its two ways in. */
+/* Advance by one value: for each state, choose the cheaper of the two paths into it. */
 NNR_INLINE void nnr_step(NnrTrellis *t, NnrFront *f, int i, int at, int rated)
 {
     const NnrBranch *branch = t->branch + i;
@@ -425,7 +431,7 @@ NNR_INLINE void nnr_step(NnrTrellis *t, NnrFront *f, int i, int at, int rated)
     t->nonzero[at] = more;
 }
 
-/* Values until every state can be; returns how many. */
+/* Advance until every state is possible; return the number of values. */
 static int nnr_careful(NnrTrellis *t, NnrFront *f, int at, int n, int rated)
 {
     int i, s, alive;
@@ -508,7 +514,7 @@ NNR_AVX2 NNR_INLINE void nnr_forward_avx2(NnrTrellis *t, NnrFront *f, int i, int
 }
 #endif
 
-/* n values from `at` in the buffers on. */
+/* Search n values, from value `at` of the buffers. */
 NNR_INLINE void nnr_search_plain(NnrTrellis *t, int at, int n, int rated)
 {
     int i, m;
@@ -541,7 +547,7 @@ static void nnr_search_plain_rated(NnrTrellis *t, int at, int n) { nnr_search_pl
 static void nnr_search_plain_exact(NnrTrellis *t, int at, int n) { nnr_search_plain(t, at, n, 0); }
 
 /* ------------------------------------------------------------------------------------------------ uniform */
-/* The cheaper neighbour of |x| = q steps, 0 left out. */
+/* Find the cheaper of the two levels next to |x| = q steps, 0 excluded. */
 NNR_INLINE void nnr_candidate_uniform(NnrTrellis *t, double x, float w, int i, int at)
 {
     double q = (x < 0 ? -x : x) * t->scale;
@@ -574,7 +580,7 @@ NNR_INLINE void nnr_candidates_uniform(NnrTrellis *t, int64_t from, int at, int 
             nnr_candidate_uniform(t, t->x64[from + i], nnr_weight(weights, i), i, at + i);
 }
 
-/* cost[0] is that of the survivor that ends in a zero, cost[1] that of the other one. */
+/* Advance by n values. cost[0] is the cost of the survivor whose last level is zero, cost[1] of the other survivor. */
 NNR_INLINE void nnr_forward_uniform(NnrTrellis *t, NnrFront *f, int at, int n)
 {
     const NnrRates *r = &t->rates;
@@ -606,16 +612,16 @@ static void nnr_search_uniform(NnrTrellis *t, int at, int n)
 }
 
 /* ------------------------------------------------------------------------------------------------ backward */
-/* 4 s of the state before value i of the buffers, from that after it. */
+/* Return 4 times the state before value i of the buffers; s4 is 4 times the state after it. */
 NNR_INLINE int nnr_before(const NnrTrellis *t, int s4, int i, int dq)
 {
-    /* Bits 4 s + 2 to 4 s + 4 are the state before state s, if the level in between is odd; 32 bits on, if even. */
+    /* Bits 4 s + 2 to 4 s + 4 are the state that precedes state s if the level is odd; 32 bits higher: if even. */
     const uint64_t table = UINT64_C(0x4d5d90815c4c8190);
     int even = (int)(~((uint64_t)t->odd[i] << 5) >> s4) & 32;
     return dq ? (int)(table >> (s4 | even)) & 28 : 4 - (even >> 3);
 }
 
-/* The decisions about the first n values in the buffers, from state s after them on. */
+/* Trace the survivor of state s back over the first n values of the buffers, and write its path. */
 NNR_INLINE void nnr_trace(NnrTrellis *t, int s, int n, int dq, int rated)
 {
     int i, s4 = 4 * s, p, after = 0;
@@ -630,7 +636,7 @@ NNR_INLINE void nnr_trace(NnrTrellis *t, int s, int n, int dq, int rated)
     }
 }
 
-/* Levels of the values i to n of the buffers, as decided. */
+/* Write the levels of the first n values of the buffers, by their decided path. */
 NNR_INLINE void nnr_levels(NnrTrellis *t, int n, int dq, int rated)
 {
     int32_t *levels = t->levels + t->first;
@@ -703,7 +709,7 @@ static void nnr_decide(NnrTrellis *t, int n)
         nnr_decide_as(t, n, 1, 0);
 }
 
-/* Decide the first `done` of n values in the buffers: paths that disagree end here. */
+/* Fix the levels of the first `done` of n values in the buffers, and drop survivors with other levels. */
 static void nnr_commit(NnrTrellis *t, int n, int done)
 {
     int s, i, states = t->dq ? 8 : 2, best = nnr_best(t), apart = 1, through[8];
@@ -736,7 +742,7 @@ static void nnr_begin(NnrTrellis *t)
     int s;
     t->first = t->pending = t->prev = 0;
     for (s = 0; s < 8; s++)
-        t->front.cost[s] = s ? NNR_DEAD : 0; /* coding starts in state 0, after a zero */
+        t->front.cost[s] = s ? NNR_DEAD : 0; /* coding starts in state 0 with a preceding level of 0 */
     t->front.alive = 1;
     t->front.nonzero = 0;
     t->front.sign = 2;
@@ -745,7 +751,7 @@ static void nnr_begin(NnrTrellis *t)
     t->rates.magnitude[0][0] = t->rates.magnitude[1][0] = NNR_NEVER;
 }
 
-/* Search n more values, `passes` times, each but the first with the rates that the one before leads to. */
+/* Search n more values `passes` times. Each pass after the first one uses the rates of the previous pass. */
 static void nnr_block(NnrTrellis *t, int n, int last, int passes)
 {
     int total = t->pending + n, done = last ? total : total > NNR_DELAY ? total - NNR_DELAY : 0;

@@ -1,4 +1,4 @@
-/* What is asked of values before they are quantized. */
+/* Statistics of values before and after quantization. */
 #ifndef NNR_VALUES_H
 #define NNR_VALUES_H
 
@@ -8,10 +8,10 @@
 
 #include "_dispatch.h"
 
-/* Values that are compared at a time. */
+/* Values compared in parallel, for vector instructions. */
 #define NNR_LANES 32
 
-/* The least and the greatest of n > 0 values; whether all are finite. */
+/* Write the smallest and the largest of n > 0 values; return 1 if all are finite. */
 #define NNR_EXTENT(name, real) \
     static int name(const real *x, int64_t n, double *low, double *high) \
     { \
@@ -46,7 +46,7 @@
 NNR_EXTENT(nnr_extent32, float)
 NNR_EXTENT(nnr_extent64, double)
 
-/* The bits of a number as a double. */
+/* Return the bit pattern of a double. */
 static inline uint64_t nnr_pattern(double v)
 {
     uint64_t pattern;
@@ -54,13 +54,14 @@ static inline uint64_t nnr_pattern(double v)
     return pattern;
 }
 
-/* Squares that one integer sum holds: up to 2^18 of at most 2^40 each. */
+/* An integer sum has up to NNR_PORTION squares of at most 2^40 each, which fits 63 bits. */
 #define NNR_PORTION (1 << 18)
 #define NNR_SQUARE_BITS 40
 /* Adding this to a double below 2^51 rounds it to an integer, ties to even, in the low bits of the sum. */
 #define NNR_ROUND 6755399441055744.0
 
-/* The sum of the squares of n > 0 finite values, each rounded to 2^-40 of the largest square of its portion. */
+/* Return the sum of squares of n > 0 values. Each square is rounded to 2^-40 of the largest square of its portion, so
+   that the sum does not depend on the order of additions. Portions with a value that is not finite are ignored. */
 #define NNR_POWER(name, real, extent) \
     static double name(const real *x, int64_t n) \
     { \
@@ -85,11 +86,11 @@ static inline uint64_t nnr_pattern(double v)
 NNR_POWER(nnr_power32, float, nnr_extent32)
 NNR_POWER(nnr_power64, double, nnr_extent64)
 
-/* Add a pattern to the set of those that were seen, of 2^bits places, one of them free; whether it is new. */
+/* Add a pattern to a hash set of 2^bits places, at least one of them free; return 1 if the pattern is new. */
 static inline int nnr_add(uint64_t *seen, int bits, uint64_t pattern)
 {
     uint64_t place = pattern * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits);
-    pattern = ~pattern; /* 0 is a free place, and no finite number has all bits set */
+    pattern = ~pattern; /* 0 marks a free place; only a NaN has all bits set */
     while (seen[place] && seen[place] != pattern)
         place = (place + 1) & (((uint64_t)1 << bits) - 1);
     if (seen[place])
@@ -100,7 +101,7 @@ static inline int nnr_add(uint64_t *seen, int bits, uint64_t pattern)
 
 static inline int nnr_is_whole(double v) { return v - v == 0 && rint(v) == v; }
 
-/* Sums that are made side by side, and values that are looked at before they are added; a multiple of NNR_SUMS. */
+/* Number of parallel sums, and number of values in each part; a part is a multiple of NNR_SUMS. */
 #define NNR_SUMS 16
 #define NNR_PART 1024
 
@@ -109,8 +110,8 @@ typedef struct {
     int64_t nonzero, zeroed;
 } NnrLoss;
 
-/* Add to a loss that of n values x, which decode to y. The same with and without vector instructions: each sum is of
-   every NNR_SUMS-th value. */
+/* Add the loss of n values x that decode to y. Each sum has every NNR_SUMS-th value, so that results are identical with
+   and without vector instructions. */
 #define NNR_LOSS(name, real) \
     NNR_INLINE void name(const real *x, const real *y, int64_t n, NnrLoss *loss) \
     { \
@@ -165,15 +166,15 @@ static void nnr_loss32(const float *x, const float *y, int64_t n, NnrLoss *loss)
     nnr_loss32_plain(x, y, n, loss);
 }
 
-/* QuantParam of n levels with dependent quantization: twice the level, less its sign in odd states (10.2.1.5).
+/* Write QuantParam of n levels with dependent quantization: twice the level, minus its sign in odd states (10.2.1.5).
    ``out`` may be ``levels``.
 
-   stateTransTab is linear over GF(2). Whether a state is odd, s[i], follows from the parities p of levels:
-   s[i] = s[i - 1] + s[i - 2] + s[i - 3] + p[i - 2], which is s[i - 4] + p[i - 2] + p[i - 3]. The bits of ``state`` are
-   s[-1], s[0] and s[1], those of the result s[n - 1], s[n] and s[n + 1]. */
+   StateTransTab is linear over GF(2). Let s[i] be the lowest bit of stateId at level i, and p[i] the parity of level
+   i. Then s[i] = s[i - 1] + s[i - 2] + s[i - 3] + p[i - 2] = s[i - 4] + p[i - 2] + p[i - 3]. The bits of ``state`` are
+   s[-1], s[0] and s[1]; the bits of the result are s[n - 1], s[n] and s[n + 1]. */
 static int nnr_resolve(const int32_t *levels, int32_t *out, int64_t n, int state)
 {
-    int32_t odd[NNR_PART + 2]; /* in its lowest bit */
+    int32_t odd[NNR_PART + 2]; /* s[i] in the lowest bit */
     for (; n > 0; n -= NNR_PART, levels += NNR_PART, out += NNR_PART) {
         int i, m = n < NNR_PART ? (int)n : NNR_PART;
         odd[0] = state >> 1;

@@ -1,9 +1,15 @@
-"""Bit patterns to levels and packed fields, and back: the loops of nnr_codec.sideinfo.codes, not part of the standard.
+"""Conversion of bit patterns to levels and packed fields, and back: loops of nnr_codec.sideinfo.codes.
 
-Patterns and levels are of shape (n,), in C order. A stream is the bytes of fields that follow one another, the first
-one in the lowest bits of the first byte, and zeros to the end of the last byte. All functions release the GIL, write
-into what they are given, and raise ValueError when lengths do not fit; join functions raise ElementError for values
-that no split function gives.
+The conversion is our own and not part of the standard. It splits each number of a tensor into a level, which the
+arithmetic coder compresses, and a field of low bits, which is stored without compression.
+
+`patterns` are the numbers' bit patterns (uint8, uint16, uint32 or uint64) and `levels` are int32; both have shape (n,)
+and are C-contiguous. `stream` is uint8 and has consecutive fields, the first one in the lowest bits of the first byte;
+zero bits complete the last byte. `zero_rows` is uint8 of shape (rows,), and not 0 for rows whose numbers have no field.
+
+All functions write into the arrays that are passed to them, and release the GIL. All raise ValueError if array lengths
+do not fit each other or a bit position is outside the type. The `join` functions raise ElementError for levels or
+fields that no `split` function produces.
 """
 
 from typing import Any
@@ -18,35 +24,61 @@ Bytes = npt.NDArray[np.uint8]
 def split_floats(
     patterns: Patterns, levels: Levels, stream: Bytes, *, shift: int, pivot: int, holes: int, unsigned: bool, zeros: int
 ) -> None:
-    """Write `pivot` minus the bits from `shift` to below the sign as levels, and fields of the sign and the bits from
-    `zeros` to `shift`.
+    """Split floats: a level for the high bits of each magnitude, and a field for the mantissa bits below and the sign.
 
-    With one of the `holes` +0.0 gets level 0 and no field, with two -0.0 gets level 1 as well; levels from 0 on are as
-    many more. ValueError when a level exceeds 32 bits, or a sign is set in spite of `unsigned`.
+    The level is `pivot` minus the magnitude bits from `shift` up. The field has the bits from `zeros` to `shift` - 1
+    and, above them, the sign bit.
+
+    Parameters
+    ----------
+    patterns : ndarray of unsigned int, shape (n,)
+    levels : ndarray of int32, shape (n,)
+        Output.
+    stream : ndarray of uint8
+        Output; as long as the fields require.
+    shift : int
+        Lowest bit of the level.
+    pivot : int
+        Magnitude bits that have level 0.
+    holes : int
+        Levels from 0 on that are reserved for zeros without a field. 1: level 0 is +0.0. 2: also, level 1 is -0.0. All
+        other levels of at least 0 are larger by `holes`.
+    unsigned : bool
+        Fields have no sign bit.
+    zeros : int
+        Lowest bit of the field; lower bits are ignored.
+
+    Raises
+    ------
+    ValueError
+        If a level exceeds 32 bits, or a sign bit is set although `unsigned` is true.
     """
 
 def join_floats(
     levels: Levels, stream: Bytes, patterns: Patterns, *, shift: int, pivot: int, holes: int, unsigned: bool, zeros: int
 ) -> None:
-    """Write the patterns, with the bits below `zeros` as 0; ElementError when a level stands for none."""
+    """Restore the patterns that :func:`split_floats` has split; the bits below `zeros` become 0.
+
+    Raises ElementError if a level is outside the exponents of the type.
+    """
 
 def split_low(patterns: Patterns, levels: Levels, zero_rows: Bytes, stream: Bytes, *, holes: int, zeros: int) -> None:
-    """Write the bits below `zeros` of each pattern as fields, except where the level is one of the `holes`.
+    """Write the bits below `zeros` of each pattern as fields, except for patterns whose level is below `holes`.
 
-    Rows with a `zero_rows` that is not 0 have no fields: ValueError when such a bit is set in them.
+    Raises ValueError if such a bit is set in a row that `zero_rows` marks.
     """
 
 def join_low(levels: Levels, zero_rows: Bytes, stream: Bytes, patterns: Patterns, *, holes: int, zeros: int) -> None:
-    """Add the bits below `zeros` to the patterns."""
+    """Restore the bits below `zeros`, which are 0 in `patterns`, from the fields of :func:`split_low`."""
 
 def count_kept(items: Patterns, zero_rows: Bytes, mask: int) -> int:
-    """Return the number of patterns or levels with bits of the mask, in rows with a `zero_rows` of 0."""
+    """Return the number of items with at least one bit of `mask`, in rows that `zero_rows` does not mark."""
 
 def split_integers(patterns: Patterns, levels: Levels, stream: Bytes, *, least: int, origin: int, low: int) -> None:
-    """Write each integer less the base as level and a field of its `low` bits.
+    """Split integers: subtract a base, write the `low` lowest bits as a field and the other bits as the level.
 
-    `least` is the least integer of the type modulo 2**64, `origin` the base counted from it. The caller sees to it that
-    every level has 32 bits.
+    `least` is the smallest integer of the type modulo 2**64, and `origin` is the base minus this integer. The caller
+    ensures that all levels fit 32 bits.
     """
 
 def join_integers(
@@ -60,4 +92,8 @@ def join_integers(
     first: tuple[int, int],
     last: tuple[int, int],
 ) -> None:
-    """Write the integers; ElementError outside of `first` and `last`, which are levels with their fields."""
+    """Restore the integers that :func:`split_integers` has split.
+
+    `first` and `last` are level and field of the smallest and the largest integer of the type. Raises ElementError for
+    an integer outside them.
+    """

@@ -15,25 +15,25 @@ ctypedef fused unsigned_t:
     uint32_t
     uint64_t
 
-cdef int64_t STEP = 1 << 20  # elements between two looks at pending signals, and two questions whether it is to go on
+cdef int64_t STEP = 1 << 20  # elements between two checks for pending signals and cancellation
 
 cdef struct Stream:
     uint8_t *at
     uint8_t *end
     uint64_t pending  # bits not written yet, or read and not used yet; zeros above them
-    int count  # how many, below 64
-    bint over
+    int count  # number of pending bits, below 64
+    bint over  # fields need more bytes than the stream has
 
-# How patterns of floats are taken apart.
+# Positions of level, field and sign in patterns of floats.
 cdef struct Fields:
     int sign  # the bit of the sign
     int shift  # the lowest bit of the level
     int zeros  # the lowest bit of the field
     uint64_t pivot
-    int holes  # levels from 0 on that stand for +0.0 and -0.0
-    bint signs  # stand in the fields
+    int holes  # levels from 0 on that are reserved for +0.0 and -0.0
+    bint signs  # fields have a sign bit
 
-# The levels of integers in the type, and what the first and the last of them leave to the field.
+# Level and field of the smallest and the largest integer of the type.
 cdef struct Bounds:
     int64_t first, last
     uint64_t first_field, last_field
@@ -142,7 +142,7 @@ cdef Fields fields_of(int bits, int shift, uint64_t pivot, int holes, bint unsig
 
 # ------------------------------------------------------------------------------------------------ floats
 cdef int _split_floats(const unsigned_t *patterns, int32_t *levels, int64_t n, Fields f, Stream *stream) noexcept nogil:
-    cdef Stream s = stream[0]  # a copy, which bytes that are written cannot change
+    cdef Stream s = stream[0]  # a local copy stays in registers: writes through byte pointers may alias *stream
     cdef int64_t i, d
     cdef uint64_t p, field, signs = 0
     cdef uint64_t magnitude = ones(f.sign), mantissa = ones(f.shift - f.zeros)
@@ -168,7 +168,7 @@ cdef int _split_floats(const unsigned_t *patterns, int32_t *levels, int64_t n, F
 
 
 cdef int _join_floats(const int32_t *levels, unsigned_t *patterns, int64_t n, Fields f, Stream *stream) noexcept nogil:
-    cdef Stream s = stream[0]  # a copy, which bytes that are written cannot change
+    cdef Stream s = stream[0]  # a local copy stays in registers: writes to `patterns` may alias *stream
     cdef int64_t i, d
     cdef uint64_t top, field
     cdef uint64_t largest = ones(f.sign) >> f.shift, mantissa = ones(f.shift - f.zeros)
@@ -225,7 +225,7 @@ def join_floats(const int32_t[::1] levels not None, const uint8_t[::1] stream no
     read(&s)
 
 
-# ------------------------------------------------------------------------------------------------ their low bits
+# ------------------------------------------------------------------------------------------------ low bits of floats
 cdef bint _split_low(const unsigned_t *patterns, const int32_t *levels, const uint8_t *zero_rows, int64_t rows,
                      int64_t length, int holes, int zeros, Stream *stream) noexcept nogil:
     cdef Stream s = stream[0]

@@ -1,7 +1,8 @@
-"""DeepCABAC, clause 10 of ISO/IEC 15938-17:2024.
+"""Coders of DeepCABAC payloads, clause 10 of ISO/IEC 15938-17:2024.
 
-Four payload coders share one set of methods, since several tensors share one arithmetic code string (NNR_PT_BLOCK,
-7.3.5): `quant_param`, `quant_tensor` for each tensor, then `terminate`. All of them release the GIL.
+Several tensors can share one payload (NNR_PT_BLOCK, 7.3.5). The four coders therefore have the same methods, called in
+this order: `quant_param`, `quant_tensor` for each tensor, `terminate`. They release the GIL; long calls handle pending
+signals and call `cancellation.check_cancelled`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,30 +20,43 @@ class TensorSyntax:
     Parameters
     ----------
     dims : sequence of int
-        Extents, all positive; the first one counts the rows (tensor2DHeight).
+        Dimensions, all positive, with a product below 2**56. The first one is tensor2DHeight, the product of the others
+        is tensor2DWidth.
+    general_profile_idc, dq_flag, cabac_unary_length_minus1, scan_order : int
+        Syntax elements of 6.3 and 10.2.
     codebook : (int, int) or None
-        CbSize and CbZeroOffset; in profile 1 they bound the levels.
+        CbSize and CbZeroOffset. In profile 1 they limit the levels.
+    parent_node_id_present_flag, temporal_context_modeling_flag : int
+        Syntax elements. The first one makes hist_dep_sig_prob_enabled_flag present; without the second one, `co_loc` is
+        ignored.
+    first_edition : bool
+        Read profile 0 as the software of the first edition wrote it (errata K1, K4).
     co_loc : ndarray of int32 or None
         coLocParam of each parameter, row-major (10.3.4.2.2).
     any_sig : ndarray of bool or uint8 or None
         AnySigBeforeFlag of each parameter, row-major.
-    first_edition : bool
-        Read as the first edition's software wrote profile 0 (errata K1, K4).
     entry_point_list : ndarray of int64, shape (n, 3), or None
-        cabac_offset_list, dq_state_list (or anything) and BitOffsetList of the header. What a decoder meets has to
-        agree with them. Not looked at where a tensor has no entry points that count (errata G2).
+        Columns: cabac_offset_list, dq_state_list (ignored without dependent quantization) and BitOffsetList of the
+        header. The decoder compares them with the payload. Ignored for a tensor without effective entry points
+        (errata G2).
     entry_point_offset : int
-        Which of them is this tensor's first.
+        Row of `entry_point_list` with the first entry point of this tensor.
 
-    Raises ValueError for values that no header can carry.
+    Raises
+    ------
+    ValueError
+        For values that a header cannot have, and for references of a different size or type.
     """
 
     dims: tuple[int, ...]
     size: int
+    """Number of parameters."""
     can_skip_rows: bool
+    """True if row_skip_enabled_flag is present (10.2.1.4)."""
     entry_points: int
+    """Number of entry points: rows of blocks minus 1; 0 without a block scan."""
     rows_together: int
-    """Rows of a row of blocks, of which only the last one may have fewer; 1 without a block scan."""
+    """Height of a row of blocks; the last row of blocks may be lower. 1 without a block scan."""
     entry_point_offset: int
     def __init__(
         self,
@@ -62,14 +76,15 @@ class TensorSyntax:
         entry_point_offset: int = 0,
     ) -> None: ...
     def with_unary_length(self, cabac_unary_length_minus1: int) -> TensorSyntax:
-        """The same tensor with another cabac_unary_length_minus1, for an encoder."""
+        """Return a copy with another cabac_unary_length_minus1 and without a list of entry points, for an encoder."""
 
 class TensorSide:
-    """Payload elements of one tensor other than its levels.
+    """Payload elements of one tensor except its levels.
 
-    `shift_parameter_ids` has one entry for each context: sig_flag 0..47, sign_flag 48..52, abs_level_greater_x2 53..84,
-    row_skip_list 85, shift_idx_minus_1_present_flag 86 (both unused), abs_level_greater_x 87... `entry_points` are
-    (IvlOffset, stateId, bits since the previous one), as a decoder met them.
+    `shift_parameter_ids` (uint8, values 0 to 8) has one entry for each context, with index ctxIdx: sig_flag 0..47,
+    sign_flag 48..52, abs_level_greater_x2 53..84, row_skip_list 85 and shift_idx_minus_1_present_flag 86 (both unused),
+    abs_level_greater_x from 87 on. `row_skip_list` is uint8 of shape (rows,), or None without row skipping.
+    `entry_points` lists (IvlOffset, stateId, bits since the previous entry point) as decoded.
     """
 
     hist_dep_sig_prob_enabled_flag: int
@@ -88,61 +103,70 @@ class TensorSide:
     ) -> None: ...
 
 class PayloadDecoder:
-    """Decodes a payload; raises PayloadError (bit: in the payload) where it is malformed.
+    """Decoder of a payload.
 
-    Where it contradicts the list of entry points: ElementError (path: the element of the list).
+    Raises PayloadError, with the bit in the payload, if the payload is malformed. Raises ElementError, with the path of
+    the element, if the payload contradicts the list of entry points in the header.
     """
 
     first_edition: bool
     @property
     def bit(self) -> int:
-        """Bits read so far, the 9 of the register included."""
+        """Number of bits read so far, including the 9 bits of IvlOffset."""
 
     def __init__(self, data: Buffer, *, first_edition: bool = False) -> None: ...
     def quant_param(self, bits: int, qp_value: int = 0) -> int:
-        """qp_value as iae(bits), 10.2.1.3."""
+        """Return qp_value, decoded as iae(bits) (10.2.1.3). The argument `qp_value` is ignored."""
 
     def quant_tensor(
         self, syntax: TensorSyntax, levels: Levels | None = None, side: TensorSide | None = None
     ) -> tuple[Levels, TensorSide]:
-        """QuantParam of shape `syntax.dims` (dependent quantization resolved, 10.2.1.4), and the rest."""
+        """Decode a tensor (10.2.1.4). `levels` and `side` are ignored.
+
+        Returns QuantParam as int32 of shape `syntax.dims` (dependent quantization is resolved), and the other elements.
+        """
 
     def head(self, syntax: TensorSyntax) -> LevelReader:
-        """Decode what precedes the levels; `quant_tensor` in steps."""
+        """Decode the elements that precede the levels, and return a reader of the levels."""
 
     def scaled(self, syntax: TensorSyntax, step: float, out: npt.NDArray[np.float32]) -> None:
-        """`head`, `LevelReader.read` of all levels and `scale` in one, for small tensors; `out` is in C order."""
+        """Decode a tensor and write its levels times `step` to `out`.
+
+        Replaces `head`, `LevelReader.read` and `scale`, with less overhead for a small tensor. `out` is float32,
+        C-contiguous and of the tensor's size; raises ValueError for another number of bytes.
+        """
 
     def terminate(self) -> None:
-        """terminate_cabac(), 10.2.1.2; the payload must end here."""
+        """Decode terminate_cabac() (10.2.1.2). The payload must end here."""
 
 class LevelReader:
-    """The levels of one tensor, in order or, with a list of entry points, from any of them on.
+    """Reader of the levels of one tensor, from the first level or, with a list of entry points, from any entry point.
 
-    Forks may be made and read in several threads, each reader by one of them.
+    Several threads may create forks and read them, if each reader is used by one thread.
     """
 
     decoder: PayloadDecoder
-    """Stands where reading has come to."""
+    """Decoder at the current position."""
 
     def read(self, levels: Levels) -> None:
-        """Fill `levels`, of shape (n,), with the next n QuantParam: in a block scan, those of whole rows of blocks.
+        """Fill `levels`, int32 of shape (n,), with the next n values of QuantParam.
 
-        The entry point at their end is checked. A reader that has raised cannot go on. Raises ValueError where n levels
-        cannot be read.
+        In a block scan, n levels must end with a row of blocks; the entry point that follows is then checked. Raises
+        ValueError if n levels cannot be read here, or if an earlier call raised; PayloadError and ElementError as
+        PayloadDecoder.
         """
 
     def fork(self, row: int) -> LevelReader:
-        """A reader, with a decoder of its own, at the entry point of this row.
+        """Return a reader, with its own decoder, at the entry point of this row of the tensor.
 
-        Raises ElementError when the list's place is not in the payload, ValueError when the row has no entry point.
+        Raises ElementError if the listed position is outside the payload, ValueError if the row has no entry point.
         """
 
     def side(self) -> TensorSide:
-        """Return the elements read besides levels; a fork keeps no entry points."""
+        """Return the decoded elements except the levels. A fork returns no entry points."""
 
 class PayloadTracer:
-    """A decoder that records every bin; it checks less than PayloadDecoder and is slower."""
+    """Decoder that records every bin. It is slower than PayloadDecoder, and does not check the end of the payload."""
 
     first_edition: bool
     def __init__(self, data: Buffer, *, first_edition: bool = False) -> None: ...
@@ -152,41 +176,48 @@ class PayloadTracer:
     ) -> tuple[Levels, TensorSide]: ...
     def terminate(self) -> None: ...
     def bins(self) -> npt.NDArray[np.int32]:
-        """Array of shape (n, 6): context number (-1 bypass, -2 terminate), bin, IvlCurrRange, IvlOffset, and the
-        context's pStateIdx0 and pStateIdx1, all after the bin."""
+        """Return the recorded bins as int32 of shape (n, 6), one bin in each row.
+
+        Columns: ctxIdx (-1: bypass, -2: terminate), bin, and the values after the bin of IvlCurrRange, IvlOffset,
+        pStateIdx0 and pStateIdx1 of the context (0 for a bin without a context).
+        """
 
 class PayloadEncoder:
-    """Encodes a payload.
+    """Encoder of a payload.
 
-    `run` may be the `map` of an Executor with threads: rows of blocks are coded by it, about 2**17 parameters a call.
-    The payload is the same.
+    `run` may be the `map` method of a thread pool. It then codes rows of blocks in parallel, about 2**17 parameters in
+    each task. The payload does not depend on it.
     """
 
     def __init__(self, *, run: Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]] = ...) -> None: ...
     def quant_param(self, bits: int, qp_value: int) -> int:
-        """Raises EncodeError when qp_value does not fit."""
+        """Code qp_value as iae(bits) (10.2.1.3) and return it. Raises EncodeError if it does not fit."""
 
     def quant_tensor(
         self, syntax: TensorSyntax, levels: Levels, side: TensorSide | None = None
     ) -> tuple[Levels, TensorSide]:
-        """Code levels of 10.2.1.5 (before dependent quantization is resolved).
+        """Code a tensor (10.2.1.4). `levels` are integers, before dependent quantization is resolved (10.2.1.5).
 
-        Without `side` no flag is set and all ids are 0. With row_skip_enabled_flag the rows of zeros are skipped.
-        Raises EncodeError for levels that the syntax cannot hold.
+        Without `side`, no flag is set and all shift parameter ids are 0. With row_skip_enabled_flag, rows of zeros are
+        skipped; `side.row_skip_list` is ignored. Returns `levels` and the coded elements. Raises EncodeError if the
+        syntax cannot represent the levels or the elements.
         """
 
-    def terminate(self) -> None: ...
+    def terminate(self) -> None:
+        """Code terminate_cabac() (10.2.1.2)."""
+
     def getvalue(self) -> bytes:
-        """The payload; call it after `terminate`."""
+        """Return the payload. Call `terminate` first."""
 
     def entry_points(self) -> list[tuple[int, int, int]]:
-        """Of each entry point of all tensors: IvlOffset, stateId and BitOffsetList; call it after `terminate`."""
+        """Return IvlOffset, stateId and BitOffsetList for each entry point of all tensors. Call `terminate` first."""
 
 class PayloadEstimator:
-    """Adds up what a PayloadEncoder would write."""
+    """Estimator of the size of the payload that a PayloadEncoder would write."""
 
     @property
-    def bits(self) -> float: ...
+    def bits(self) -> float:
+        """Estimated size in bits."""
     def __init__(self) -> None: ...
     def quant_param(self, bits: int, qp_value: int) -> int: ...
     def quant_tensor(
@@ -197,29 +228,34 @@ class PayloadEstimator:
 def measure(
     syntax: TensorSyntax, levels: Levels, side: TensorSide | None = None, *, choose: bool = True, sample: int = ...
 ) -> tuple[npt.NDArray[np.uint8], float]:
-    """The shift parameter ids that code `levels` cheapest, and about the bits that tensor and head then take.
+    """Return shift parameter ids for `levels`, and the estimated size of the coded tensor in bits.
 
-    Up to `sample` levels (by default 32,768) are looked at, in pieces of 2,048 all over the tensor; of smaller tensors
-    all: then each id is worth its flags, and the bits are those of PayloadEstimator. With `choose` the ids in `side` do
-    not matter; without, they are those that are returned. Raises EncodeError as PayloadEncoder does.
+    The estimate uses about `sample` levels (default 32,768) in pieces of 2,048 that are spread over the tensor. If the
+    tensor is not larger than `sample`, it uses all levels, and the size equals that of PayloadEstimator. With `choose`,
+    the ids are chosen for a small size, including the bits of the ids; otherwise the ids of `side` are used. Raises
+    EncodeError as PayloadEncoder does, ValueError for a `sample` below 1.
     """
 
 def choose_shift_parameter_ids(
     syntax: TensorSyntax, levels: Levels, side: TensorSide | None = None, *, sample: int = ...
 ) -> npt.NDArray[np.uint8]:
-    """The ids of `measure`, laid out as in TensorSide."""
+    """Return the ids that :func:`measure` chooses, in the order of TensorSide."""
 
 def magnitude_bits(levels: Levels, last: int, *, sample: int = ...) -> list[float]:
-    """About the bits of what follows sig_flag and sign_flag with each cabac_unary_length_minus1 from 0 to `last`.
+    """Return the estimated bits of the magnitudes for each cabac_unary_length_minus1 from 0 to `last` (at most 255).
 
-    From a histogram of a sample, as in `measure`.
+    Counts abs_level_greater_x, abs_level_greater_x2 and abs_remainder, from a histogram of a sample as in
+    :func:`measure`.
     """
 
 def has_zero_rows(levels: Levels) -> bool:
-    """Return whether an index of the first dimension has only zeros."""
+    """Return True if at least one index of the first dimension has only zeros."""
 
 def coding_order(syntax: TensorSyntax) -> npt.NDArray[np.int64]:
-    """Row-major index of each parameter in coding order: TensorIndex() and IndexToXY(), 4.12."""
+    """Return the row-major index of each parameter in coding order: TensorIndex() and IndexToXY() (4.12)."""
 
 def scale(levels: Levels, step: float, out: npt.NDArray[np.float32]) -> None:
-    """Write levels times the step (RecParam of TENSOR_FLOAT, 7.3.6), both rounded to float32, to `out`, shape (n,)."""
+    """Write levels times the step size to `out` (RecParam of TENSOR_FLOAT, 7.3.6). Both have shape (n,).
+
+    Level and step size are rounded to float32 before the multiplication. Raises ValueError if the lengths differ.
+    """

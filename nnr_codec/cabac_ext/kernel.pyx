@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""DeepCABAC, clause 10 of ISO/IEC 15938-17:2024: the compiled surface. Signatures and documentation: kernel.pyi."""
+"""Coders of DeepCABAC payloads, clause 10 of ISO/IEC 15938-17:2024. Signatures and documentation: kernel.pyi."""
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
@@ -19,9 +19,9 @@ include "_syntax.pxi"
 
 nnr_prepare()
 
-cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals, and two questions whether it is to go on
-cdef int64_t GROUP = 1 << 17  # parameters that are worth a task of their own
-cdef int64_t MOST = (1 << 56) - 1  # parameters of a tensor
+cdef int64_t STEP = 1 << 20  # parameters between two checks for pending signals and cancellation
+cdef int64_t GROUP = 1 << 17  # parameters in each task of PayloadEncoder: fewer would not be worth a task
+cdef int64_t MOST = (1 << 56) - 1  # largest number of parameters of a tensor
 
 #: Message, rule and clause of each error code.
 ERRORS = {
@@ -33,13 +33,13 @@ ERRORS = {
 
 
 cdef malformed(int error, int64_t bit):
-    """The error of a payload for an error code."""
+    """Return the exception for an error code of a decoder."""
     message, rule, clause = ERRORS[error]
     return PayloadError(message, rule=rule, clause=clause, bit=bit)
 
 
 cdef not_coded(int error):
-    """The error of an encoder for an error code."""
+    """Return the exception for an error code of an encoder."""
     message, _, clause = ERRORS[error]
     return MemoryError(message) if error == NO_MEMORY else EncodeError(message, clause=clause)
 
@@ -70,7 +70,7 @@ cdef class TensorSyntax:
         self.dims = dims
         t.height = dims[0]
         t.width = n // t.height
-        # The order is the same without blocks, and entry points of such tensors are ignored (errata G2).
+        # A single row or column has the same order without blocks, and its entry points are ignored (errata G2).
         t.block = 4 << scan_order if scan_order and t.width > 1 and t.height > 1 else 0
         t.dq = bool(dq_flag)
         t.temporal = bool(temporal_context_modeling_flag)
@@ -99,7 +99,7 @@ cdef class TensorSyntax:
             self._list(np.ascontiguousarray(entry_point_list, np.int64), entry_point_offset)
 
     cdef _list(self, const int64_t[:, ::1] given, int64_t offset):
-        """Take over what the header says of this tensor's entry points."""
+        """Copy the header's description of this tensor's entry points."""
         cdef int64_t i, total = 0, n = self.entry_points
         cdef EntryPoint *p
         if given.shape[1] != 3 or not 0 <= offset <= given.shape[0] - n:
@@ -115,7 +115,7 @@ cdef class TensorSyntax:
             p.cabac_offset = <int32_t>given[offset + i, 0]
             p.dq_state = <int32_t>given[offset + i, 1]
             p.bits = given[offset + i, 2]
-            # 2**40 is beyond every payload, and no sum of two such numbers overflows
+            # No payload has 2**40 bits, and the sum of two smaller numbers does not overflow.
             total = total + p.bits if 0 <= total < 1 << 40 and 0 <= p.bits < 1 << 40 else -1
             p.total = total
         self.t.listed = self.listed
@@ -151,13 +151,13 @@ cdef class TensorSyntax:
 
 
 cdef class Job:
-    """A Tensor with its memory."""
+    """Owner of a Tensor's memory."""
     cdef Tensor t
     cdef TensorSyntax syntax
     cdef int32_t[::1] levels
     cdef const int32_t[::1] co_loc
     cdef const uint8_t[::1] any_sig
-    cdef Job head  # whose flags and ids these are
+    cdef Job head  # owner of the flags and ids, if not this one
     cdef void *memory
 
     def __cinit__(self, TensorSyntax syntax, levels=None, Job head=None):
@@ -176,7 +176,7 @@ cdef class Job:
         self.t.contexts = <Context *>malloc(self.contexts() * sizeof(Context))
         if self.t.contexts == NULL:
             raise MemoryError
-        if head is not None:  # what is decoded once stays as it is, so that several threads may look at it
+        if head is not None:  # flags and ids do not change once they are decoded; several threads may read them
             self.head = head
             self.t.row_skip_list, self.t.ids = head.t.row_skip_list, head.t.ids
             self.t.row_skip, self.t.hist = head.t.row_skip, head.t.hist
@@ -199,11 +199,11 @@ cdef class Job:
         return self.t.height if self.t.has_flags else 0
 
     cdef ids(self):
-        """The shift parameter ids as an array."""
+        """Return the shift parameter ids as an array."""
         return array_of(self.t.ids, self.contexts())
 
     cdef set_side(self, side):
-        """Take flags and ids to code from a TensorSide."""
+        """Set the flags and ids to code from a TensorSide."""
         cdef const uint8_t[::1] given
         if side is None:
             return
@@ -213,7 +213,7 @@ cdef class Job:
             raise EncodeError("hist_dep_sig_prob_enabled_flag has no place in this tensor (10.2.1.4)")
         ids = side.shift_parameter_ids
         if ids is not None:
-            # What is no number of 0..8 becomes one above 8.
+            # Conversion to uint8 must not turn an invalid number into one of 0..8; here it becomes 9 or 255.
             given = np.ascontiguousarray(ids if ids.dtype == np.uint8 else ids.clip(-1, 9), np.uint8).reshape(-1)
             if ids.shape != (self.contexts(),) or nnr_largest(&given[0], given.shape[0]) > 8:
                 raise EncodeError(f"shift parameter ids are not {self.contexts()} numbers of 0..8 (10.2.1.6)")
@@ -236,7 +236,7 @@ cdef class Job:
 
 
 cdef array_of(const uint8_t *numbers, int64_t n):
-    """A copy of some bytes."""
+    """Return a copy of n bytes."""
     array = np.empty(n, np.uint8)
     cdef uint8_t[::1] out = array
     memcpy(&out[0], numbers, n)
@@ -254,7 +254,7 @@ class TensorSide:
 
 
 cdef run_rows(Coder *c, Tensor *t, int64_t stop):
-    """Code levels until `stop` of them are; in between, handle pending signals (Ctrl-C) and check for cancellation."""
+    """Code until `stop` levels are coded; check for pending signals (Ctrl-C) and cancellation in between."""
     while t.done < stop and not t.error:
         with nogil:
             code_rows(c, t, min(STEP, stop - t.done))
@@ -380,7 +380,7 @@ cdef class LevelReader:
         self.decoder._check_levels(self.job)
 
     def fork(self, int64_t row):
-        cdef Tensor *t = &self.job.t  # another thread may be reading; what is looked at here does not change
+        cdef Tensor *t = &self.job.t  # another thread may be reading; the fields used here do not change
         cdef LevelReader reader
         cdef PayloadDecoder decoder = PayloadDecoder.__new__(PayloadDecoder)
         cdef EntryPoint listed
@@ -407,14 +407,14 @@ cdef class LevelReader:
 
 
 cdef list_element(int error, int64_t j):
-    """The path of the syntax element that describes entry point j."""
+    """Return the path of the syntax element that describes entry point j."""
     name = {CABAC_OFFSET: "cabac_offset_list", DQ_STATE: "dq_state_list"}.get(error)
     delta = f"bit_offset_delta2[{j - 1}]" if j else "bit_offset_delta1"
     return "nnr_compressed_data_unit_header." + (f"{name}[{j}]" if name else delta)
 
 
 cdef contradiction(Tensor *t, int64_t entry_point_offset):
-    """The error of an entry point where the header says something else than the payload."""
+    """Return the exception for an entry point whose description in the header contradicts the payload."""
     cdef EntryPoint listed = t.listed[t.block_row - 1]
     cdef int64_t j = entry_point_offset + t.block_row - 1
     if t.error == CABAC_OFFSET:
@@ -472,7 +472,7 @@ cdef class PayloadTracer:
 
 
 cdef class BlockRow:
-    """A row of blocks, coded as if nothing stood before it."""
+    """A row of blocks, coded as if it were the first bits of a payload; `nnr_append` joins the rows."""
     cdef Encoder c
     cdef int error
 
@@ -481,10 +481,10 @@ cdef class BlockRow:
 
 
 cdef class BlockRows:
-    """Codes groups of `step` rows of blocks, in any order and any thread."""
+    """Callable that codes group number i: `step` rows of blocks. Groups can be coded in any order and any thread."""
     cdef Job head
     cdef int64_t count, step
-    cdef int32_t[::1] states  # stateId where each row of blocks begins
+    cdef int32_t[::1] states  # stateId at the beginning of each row of blocks
 
     def __cinit__(self, Job head not None):
         cdef Tensor *t = &head.t
@@ -527,7 +527,7 @@ cdef class BlockRows:
 cdef class PayloadEncoder:
     cdef Encoder c
     cdef object run_rows
-    cdef list met  # of each entry point: the bits before it, the register, stateId, and the bits of the block row
+    cdef list met  # for each entry point: number of bits before it, register, stateId, and bits of the row of blocks
 
     def __cinit__(self, *, run=map):
         init_encoder(&self.c)
@@ -556,7 +556,7 @@ cdef class PayloadEncoder:
         return levels, side or job.side()
 
     cdef _block_rows(self, Tensor *t, BlockRows rows):
-        """The levels of a tensor with entry points: its rows of blocks, one behind the other."""
+        """Code the levels of a tensor with entry points: code its rows of blocks separately and append them."""
         cdef int64_t k = 0, begin = 0
         cdef BlockRow row
         for group in self.run_rows(rows, range((rows.count + rows.step - 1) // rows.step)):
@@ -595,7 +595,7 @@ cdef class PayloadEncoder:
 
 
 cdef bounds(levels):
-    """The least and the greatest of at least one integer."""
+    """Return the smallest and the largest integer of an array that is not empty."""
     cdef const int32_t[::1] x
     cdef int32_t low, high
     if levels.dtype != np.int32 or not levels.flags.c_contiguous:
@@ -607,7 +607,7 @@ cdef bounds(levels):
 
 
 cdef check_levels(TensorSyntax syntax, levels):
-    """The levels as int32 in C order; those that the syntax cannot hold are refused."""
+    """Return the levels as int32 in C order; raise EncodeError if the syntax cannot represent them."""
     cdef int64_t high = 0x7fffffff, low = -0x80000000
     levels = np.asarray(levels)
     if levels.dtype.kind not in "iub":
@@ -622,7 +622,7 @@ cdef check_levels(TensorSyntax syntax, levels):
     if most > high or least < low:
         raise EncodeError(f"levels from {least} to {most}: allowed here are {low} to {high} (10.2.1.5)")
     levels = np.ascontiguousarray(levels, np.int32)
-    if not levels.flags.writeable:  # the coders share one signature; none of those that are handed levels writes
+    if not levels.flags.writeable:  # Job has a writable view for all coders, although only decoders write to it
         levels = levels.copy()
     return levels
 

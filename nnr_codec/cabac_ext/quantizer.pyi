@@ -1,4 +1,9 @@
-"""Levels for tensors: choices of an encoder, not part of ISO/IEC 15938-17:2024 (which has the inverse, 7.3.6, 9.2)."""
+"""Quantization of tensors, and statistics of values.
+
+The choice of levels is an encoder decision and not part of ISO/IEC 15938-17:2024, which specifies the inverse (7.3.6,
+9.2). All functions release the GIL and raise ValueError for arrays of different lengths. Results are identical on all
+machines, with and without vector instructions.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,9 +11,9 @@ import numpy.typing as npt
 Real = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 def uniform(x: Real, step: float, levels: npt.NDArray[np.int32]) -> None:
-    """Write the nearest multiple of `step` of each value, in steps, to `levels`. All are of shape (n,).
+    """Write the rounded quotient of each value and `step` to `levels` (9.2.1). Arrays have shape (n,).
 
-    The caller sees to it that every `|x| / step` is below 2**31.
+    The caller ensures that every `|x| / step` is below 2**31.
     """
 
 def trellis(
@@ -24,38 +29,51 @@ def trellis(
     passes: int = 1,
     plain: bool = False,
 ) -> None:
-    """Write to `levels` those of least sum(weights * (x - x')**2) / step**2 + rate * bits, where they decode to x'.
+    """Quantize by rate-distortion optimization: search the levels with the lowest cost.
 
-    All arrays are of shape (n,), in coding order. A value of 0 gets level 0 always, so that sparsity survives. The same
-    levels on every machine.
+    The cost is sum(weights * (x - y)**2) / step**2 + rate * bits, where y are the decoded values. `_trellis.h` explains
+    the search. All arrays have shape (n,), in coding order. A value of 0 always gets level 0, which keeps the sparsity
+    of the tensor.
 
     Parameters
     ----------
+    x : ndarray of float32 or float64
+        Values. NaN and values with `|x| / step` above 2**30 are quantized as 2**30 steps.
+    step : float
+        Step size, positive.
+    levels : ndarray of int32
+        Output.
     dq_flag : int
-        1: dependent quantization (9.2.3), whose values are multiples of `step`; 0: uniform quantization (9.2.1).
+        1: dependent quantization (9.2.3); decoded values are multiples of `step`. 0: uniform quantization (9.2.1).
     rate : float
-        Squared steps that a bit is worth, 0 to 16. Bits are estimated as the levels before have them, in blocks. The
-        fewest bits at equal error take 0.3 to 0.4 with dependent quantization, 0.1 to 0.13 without.
+        Cost of one bit in squared steps, 0 to 16. Bits are estimated from the levels of earlier blocks. At equal error,
+        0.3 to 0.4 gives the smallest size with dependent quantization, and 0.1 to 0.13 without it.
+    cabac_unary_length_minus1 : int
+        Syntax element, 0 to 255.
     weights : ndarray of float32 or None
-        Importance of each value, 1 on average; taken as between 0 and 512.
+        Importance of each value, 1 on average; limited to 0 to 512.
     groups : ndarray of uint8 or None
-        By what sig_flag is coded: 0, as without groups, by the level before; 1 and 2 by what an earlier update says of
-        the value, whatever that is.
+        Context group of each value, 0 to 2. In group 0, as without groups, the context of sig_flag depends on the
+        preceding level. In groups 1 and 2 it depends on an earlier update instead.
     passes : int
-        How often each block is searched, 1 to 100: after the first time with rates of its own levels.
+        Number of searches in each block, 1 to 100. Each search after the first one uses bit costs of the levels found
+        before.
     plain : bool
-        Without vector instructions.
+        Do not use vector instructions.
 
-    `|x| / step` counts as 2**30 where it is more, as does not-a-number. Raises ValueError for arguments out of range.
+    Raises
+    ------
+    ValueError
+        For arguments out of range.
     """
 
 def survey(x: Real) -> tuple[float, float, float, int, float]:
-    """Return facts about at least one value, shape (n,); the same on every machine.
+    """Return statistics of the values, shape (n,) with n > 0.
 
     Returns
     -------
     low, high : float
-        The least and the greatest value; NaN if a value is not finite.
+        Smallest and largest value; NaN if a value is not finite.
     power : float
         See :func:`power`.
     nonzero : int
@@ -65,42 +83,46 @@ def survey(x: Real) -> tuple[float, float, float, int, float]:
     """
 
 def grid(x: Real, bits: int) -> tuple[int, int, float] | None:
-    """Return the grid of the values, shape (n,), which need not be contiguous.
+    """Return the coarsest grid of multiples that contains all values. `x` has shape (n,) and may be strided.
 
-    Returns the largest `exponent` such that all values are multiples of 2**exponent, the greatest common divisor of
-    these multiples (odd; 0 if all values are 0), and the largest magnitude. None for values that are not finite, for
-    negative zeros, and if a multiple takes more than `bits` bits.
+    Returns the largest `exponent` such that all values are multiples of 2**exponent, the greatest common divisor of the
+    quotients (odd; 0 if all values are 0), and the largest magnitude. Returns None if a value is not finite or is -0.0,
+    or if a quotient has more than `bits` bits.
     """
 
 def power(x: Real) -> float:
-    """Return the sum of the squares of finite values of shape (n,), the same on every machine.
+    """Return the sum of squares of the values, shape (n,). Portions with a value that is not finite are ignored.
 
-    Squares are rounded to 2**-40 of the largest one among 2**18 values, and added up as integers.
+    In each portion of 2**18 values, squares are rounded to 2**-40 of the largest square and added as integers.
     """
 
 def glance(x: Real, inverse: float) -> tuple[int, bool]:
-    """Return the number of distinct bit patterns of `x`, shape (n,), and whether all are multiples of 1 / `inverse`."""
+    """Return the number of distinct values of `x`, shape (n,), and True if all are multiples of 1 / `inverse`.
+
+    Values are compared by bit pattern. `x` may be strided.
+    """
 
 def loss(x: Real, y: Real) -> tuple[float, float, int, int]:
-    """Compare values with the values that they decode to, both of shape (n,) and one type.
+    """Compare the values `x` with the decoded values `y`, both of shape (n,) and of the same dtype.
 
-    Returns the sum of the squares of `x`, the sum of the squares of `x - y`, the number of values of `x` other than 0,
-    and the number of these whose `y` is 0. The same sums on every machine.
+    Returns the sum of squares of `x`, the sum of squares of `x - y`, the number of nonzero values of `x`, and the
+    number of these values for which `y` is 0.
     """
 
 def loss_of_levels(
     x: npt.NDArray[np.float32], levels: npt.NDArray[np.int32], step: float, dq_flag: int
 ) -> tuple[float, float, int, int]:
-    """Compare values with the float32 values of their levels, both of shape (n,); returns see :func:`loss`.
+    """Compare values with the float32 values that their levels decode to; returns the same numbers as :func:`loss`.
 
-    With `dq_flag` 1, levels are those of dependent quantization in coding order (10.2.1.5).
+    Arrays have shape (n,). If `dq_flag` is 1, `levels` are in coding order, before dependent quantization is resolved
+    (10.2.1.5).
     """
 
 def resolve(levels: npt.NDArray[np.int32], out: npt.NDArray[np.int32], state: int = 0) -> int:
-    """Write QuantParam of levels with dependent quantization to `out` (10.2.1.5).
+    """Resolve dependent quantization: write QuantParam of the levels to `out` (10.2.1.5).
 
-    Both are of shape (n,), in coding order, and may be the same array. `state` is 0 for the first levels of a tensor;
-    for the levels that follow, it is the number that the call before returned.
+    Both arrays have shape (n,), in coding order, and may be the same array. `state` is 0 for the first levels of a
+    tensor, and otherwise the return value of the previous call. Returns the state for the next call.
     """
 
 def divisors(
@@ -110,18 +132,20 @@ def divisors(
     most: float,
     out: npt.NDArray[np.float64],
 ) -> None:
-    """About the greatest numbers of which the magnitudes of each row are multiples; 0 where rounding errors hide it.
+    """Write the approximate greatest common divisor of each row to `out`, by Euclid's algorithm on inexact numbers.
+
+    The divisor is 0 if rounding errors hide it.
 
     Parameters
     ----------
-    magnitudes : ndarray, shape (n, width)
-        In ascending order, finite, none negative.
-    error : ndarray, shape (n, width)
-        By how much each may be off.
+    magnitudes : ndarray of float64, shape (n, width)
+        Finite and not negative, in ascending order.
+    error : ndarray of float64, shape (n, width)
+        Largest possible error of each magnitude.
     columns : ndarray of int64
-        Those that are looked at, in order.
+        Columns to use, in this order.
     most : float
-        The largest multiple.
-    out : ndarray, shape (n,)
-        The divisors.
+        Largest permitted quotient of a magnitude and the divisor.
+    out : ndarray of float64, shape (n,)
+        Output: the divisors.
     """

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""Levels for tensors: uniform and dependent scalar quantization. Signatures and documentation: quantizer.pyi."""
+"""Uniform and dependent scalar quantization, statistics of values. Signatures and documentation: quantizer.pyi."""
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.math cimport INFINITY as inf, NAN, fabs, frexp, isfinite, ldexp, rint, signbit
@@ -51,7 +51,7 @@ cdef extern from "_values.h" nogil:
     void nnr_loss64(const double *x, const double *y, int64_t n, NnrLoss *loss)
     int nnr_resolve(const int32_t *levels, int32_t *out, int64_t n, int state)
 
-cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals, and two questions whether it is to go on
+cdef int64_t STEP = 1 << 20  # parameters between two checks for pending signals and cancellation
 
 
 def trellis(const real[::1] x not None, double step, int32_t[::1] levels not None, *, int dq_flag, double rate,
@@ -285,7 +285,7 @@ cdef double divisor(const double *values, const double *errors, int64_t width, c
         value, off = values[columns[k]], errors[columns[k]]
         times = rint(value / found)
         rest, blur = fabs(value - times * found), off + times * unsure
-        while rest > 2 * blur:  # Euclid's algorithm, until what is left is nothing but rounding
+        while rest > 2 * blur:  # Euclid's algorithm, until rounding errors explain the remainder
             times = rint(found / rest)
             after, less = fabs(found - times * rest), unsure + times * blur
             found, unsure, rest, blur = rest, blur, after, less

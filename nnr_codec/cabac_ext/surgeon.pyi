@@ -1,9 +1,9 @@
-"""Data-aware rounding: choices of an encoder, not part of ISO/IEC 15938-17:2024.
+"""Data-aware quantization: choices of an encoder, not part of ISO/IEC 15938-17:2024.
 
-A row w of a matrix with quantized row q has the output error (w - q) H (w - q)^T, H being the second moments of the
-inputs. With H = U D U^T, U unit upper triangular, that is the sum of D[i] * r[i]**2 with
-r[i] = w[i] - q[i] + sum((w[j] - q[j]) * U[j, i] for j < i): each level in turn makes up for the errors before it, which
-is the optimal brain surgeon (Hassibi and Stork 1993) for a fixed order of weights.
+Let w be a row of a matrix, q the quantized row, and H the second moments of the layer's inputs. The output error of the
+row is (w - q) H (w - q)^T. With H = U D U^T and U unit upper triangular, the error is the sum of D[i] * r[i]**2, where
+r[i] = w[i] - q[i] + sum((w[j] - q[j]) * U[j, i] for j < i). Each level can therefore compensate for the errors of the
+levels before it. This is the optimal brain surgeon (Hassibi and Stork 1993) for a fixed order of weights.
 """
 
 import numpy as np
@@ -14,10 +14,11 @@ Real = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 def factorize(
     matrix: npt.NDArray[np.float64], damping: float
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
-    """U of shape (n, n), zero on and below its diagonal, and D of shape (n,), of ``matrix`` of shape (n, n).
+    """Factorize ``matrix``, the second moments H of shape (n, n), into U and D.
 
-    ``damping`` times the mean of the diagonal is added to the diagonal. Only the upper triangle is read.
-    Raises ValueError where the matrix is not positive definite even so.
+    ``damping`` times the mean of the diagonal is added to the diagonal first. Only the upper triangle is read. Returns
+    U - I, float32 of shape (n, n), and the diagonal of D, float64 of shape (n,). Raises ValueError if the damped matrix
+    is not positive definite.
     """
 
 def surgeon(
@@ -32,11 +33,34 @@ def surgeon(
     rate: float,
     cabac_unary_length_minus1: int,
 ) -> None:
-    """Replace levels of a matrix, both of shape (rows, columns), by ones of less output error and rate.
+    """Replace the levels of a matrix by levels with less output error and rate.
 
-    The sum of ``weights[row] * pivots[column] * r**2 / step**2 + rate * bits`` is made small: with dq_flag by a trellis
-    whose 8 survivors each carry what they leave to the rest of their row, otherwise level by level. The rates of the
-    bins are those of the levels given, and then of those chosen. A value of 0 gets level 0; no level exceeds what plain
-    quantization gives the largest value. All in coding order without a block scan; raises ValueError where shapes do
-    not fit, ``|x| / step`` is 2**30 or more, or the rate is negative or not finite.
+    Reduces the sum of ``weights[row] * pivots[column] * r**2 / step**2 + rate * bits``. With dependent quantization, a
+    trellis search chooses the levels; each of its 8 survivors has its own targets for the rest of the row. With uniform
+    quantization, each level is chosen separately. Bin costs are estimated from the given levels first, and increasingly
+    from the chosen ones. A value of 0 gets level 0. No level exceeds the rounded level of the largest value.
+
+    Parameters
+    ----------
+    x : ndarray of float32 or float64, shape (rows, columns)
+        Values, in coding order without a block scan.
+    step : float
+        Step size.
+    levels : ndarray of int32, shape (rows, columns)
+        Input and output.
+    unit, pivots
+        U and D of :func:`factorize`.
+    weights : ndarray of float64, shape (rows,)
+        Importance of the output error of each row.
+    dq_flag : int
+        1: dependent quantization (9.2.3); 0: uniform quantization (9.2.1).
+    rate : float
+        Cost of one bit in squared steps times the unit of ``weights * pivots``.
+    cabac_unary_length_minus1 : int
+        Syntax element, 0 to 255.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, ``|x| / step`` is at least 2**30, or `rate` is negative or not finite.
     """

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""Levels of matrices whose inputs are known: later weights make up for earlier errors. See surgeon.pyi.
+"""Data-aware quantization: later weights compensate for the errors of earlier ones. Documentation: surgeon.pyi.
 
-All sums are in a fixed order, in IEEE arithmetic without libm, so that every machine decides alike.
+Sums have a fixed order, and use IEEE arithmetic without libm. All machines therefore choose equal levels.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -23,16 +23,16 @@ cdef extern from "_tables.h" nogil:
 
 cdef enum:
     PANEL = 32          # columns that are eliminated together
-    STEP = 1 << 22      # numbers of the matrix between two looks at pending signals, and two questions whether to go on
-    SEGMENT = 64        # columns for which paths keep what they leave to do
-    BLOCK = 4096        # parameters, or a row of more, between two estimates of the rates
-    UNARY = 256         # contexts of abs_level_greater_x for each sign, at most
-    DIRECT = 512        # magnitudes whose costs are in a table
+    STEP = 1 << 22      # elements of the matrix between two checks for pending signals and cancellation
+    SEGMENT = 64        # columns for which each path has its own targets
+    BLOCK = 4096        # parameters between two estimates of the rates; a longer row is one block
+    UNARY = 256         # maximum number of contexts of abs_level_greater_x for each sign
+    DIRECT = 512        # magnitudes below this have their cost in a table
 
-cdef double NEVER = 1e300
-cdef double WORST = 1e280  # of a zero, whatever comes in; there is always a path
+cdef double NEVER = 1e300  # cost of an impossible path
+cdef double WORST = 1e280  # largest cost of level 0, so that a path exists for any input, even NaN
 
-# The state before each state, by the parity of the level in between: the inverse of StateTransTab.
+# Inverse of StateTransTab: the preceding state, by the state and the parity of the level between them.
 cdef int[8][2] BEFORE
 cdef int _s, _p
 for _s in range(8):
@@ -42,7 +42,7 @@ for _s in range(8):
 
 # ------------------------------------------------------------------------------------------------------ factorization
 cdef inline void eliminate(double *row, const double *u, double c, int64_t n) noexcept nogil:
-    """row -= c * u."""
+    """Subtract c * u from row."""
     cdef int64_t k
     for k in range(n):
         row[k] -= c * u[k]
@@ -50,9 +50,9 @@ cdef inline void eliminate(double *row, const double *u, double c, int64_t n) no
 
 cdef int64_t factor_panel(double *a, int64_t n, int64_t first, int64_t end, double *u, double *pivots,
                           double least) noexcept nogil:
-    """Columns first..end - 1, the last one first; column j of the factor goes to row j - first of u.
+    """Factorize columns first..end - 1, the last one first; write column j of the factor to row j - first of u.
 
-    Returns the column whose pivot is not above `least`, or -1.
+    Returns the column whose pivot is not above `least`, or -1 if there is none.
     """
     cdef int64_t i, j, k
     cdef double d
@@ -116,20 +116,20 @@ def factorize(const double[:, ::1] matrix not None, double damping):
 ctypedef struct Rates:
     int dq
     int unary                              # cabac_unary_length_minus1 + 1
-    double rate                            # of a bit
-    int64_t[24][2] sig_count               # bins by context
+    double rate                            # cost of a bit
+    int64_t[24][2] sig_count               # number of bins by context and value
     int64_t[3][2] sign_count
     int64_t[2 * UNARY][2] greater_count
     int64_t[32][2] exponent_count
     double[24][2] sig
     double[3][2] sign
-    double[2][DIRECT] size                 # of a magnitude, by its sign
-    double[2] beyond                       # of the unary part of magnitudes that exceed it
+    double[2][DIRECT] size                 # cost of a magnitude, by sign
+    double[2] beyond                       # cost of the unary part of magnitudes that exceed it
     double[32][2] exponent
 
 
 cdef inline double bits(int64_t count, int64_t total) noexcept nogil:
-    """log2(total / count)."""
+    """Return log2(total / count)."""
     return (nnr_log2(total) - nnr_log2(count)) / 32768.0
 
 
@@ -141,7 +141,7 @@ cdef inline void cost_of(int64_t[2] *counts, double[2] *costs, int n, double rat
 
 
 cdef double escape(Rates *r, int64_t a) noexcept nogil:
-    """The exp-Golomb part of a magnitude that exceeds the unary one."""
+    """Return the cost of the Exp-Golomb part of a magnitude that exceeds the unary part."""
     cdef int64_t rest = a - r.unary - 1
     cdef int j = 0
     cdef double total = 0
@@ -159,7 +159,7 @@ cdef inline double size_cost(Rates *r, int64_t a, int sign) noexcept nogil:
 
 
 cdef void set_rates(Rates *r) noexcept nogil:
-    """Costs of all bins from how often they were met."""
+    """Compute the costs of all bins from their counts."""
     cdef int sign, j
     cdef int64_t a
     cdef double total
@@ -180,7 +180,7 @@ cdef void set_rates(Rates *r) noexcept nogil:
 
 
 cdef void count_bins(Rates *r, const int32_t *levels, int64_t n, int *state, int *prev) noexcept nogil:
-    """The bins of levels (10.2.1.5) in coding order, from this state on."""
+    """Count the bins of levels in coding order (10.2.1.5), and update the state."""
     cdef int64_t i, a, rest
     cdef int j, sign
     for i in range(n):
@@ -209,7 +209,7 @@ cdef void count_bins(Rates *r, const int32_t *levels, int64_t n, int *state, int
 
 
 cdef void fade(int64_t[2] *counts, int n, int64_t into, int64_t of) noexcept nogil:
-    """As if only `into` of `of` parameters had been met."""
+    """Scale counts by into / of."""
     cdef int i, b
     for i in range(n):
         for b in range(2):
@@ -227,17 +227,17 @@ cdef void forget(Rates *r, int64_t into, int64_t of) noexcept nogil:
 # ------------------------------------------------------------------------------------------------------ search
 ctypedef struct Survivor:
     double cost
-    int prev                 # of the level before: 0 zero, 1 negative, 2 positive
-    const float *aim         # what the rest of the row should be, in steps
+    int prev                 # preceding level: 0 zero, 1 negative, 2 positive
+    const float *aim         # targets of the rest of the row, in steps
 
 ctypedef struct Choice:
     double cost
     int32_t level
-    double value             # of the level, in steps
+    double value             # decoded value of the level, in steps
 
 
 cdef inline double nearest(double q, int quantizer, int parity) noexcept nogil:
-    """The multiple of the step nearest to q >= 0 that the quantizer (stateId & 1) gives a level of this parity."""
+    """Return the multiple nearest to q >= 0 for which the quantizer (stateId & 1) has a level of this parity."""
     cdef double k
     if quantizer == 0:
         return 4 * rint(q * 0.25) if parity == 0 else 4 * floor(q * 0.25) + 2
@@ -249,7 +249,7 @@ cdef inline double nearest(double q, int quantizer, int parity) noexcept nogil:
 
 cdef inline void consider(Choice *best, Rates *r, const double *sig, int prev, double aim, double k, int32_t level,
                           double weight) noexcept nogil:
-    """Keep the choice of magnitude k, whose level is given without sign, if it is cheaper."""
+    """Replace `best` by magnitude k, with a level without sign, if it is cheaper."""
     cdef int sign = aim < 0
     cdef double value = -k if sign else k
     cdef double cost = weight * (aim - value) * (aim - value)
@@ -264,17 +264,17 @@ cdef inline void consider(Choice *best, Rates *r, const double *sig, int prev, d
 
 
 cdef inline double number(float aim) noexcept nogil:
-    """What can be made into a level, whatever comes in."""
+    """Return the target, or 0 if it is NaN or too large for a level."""
     return aim if fabs(aim) < 1e30 else 0
 
 
 cdef inline double weigh(double pivot, double weight) noexcept nogil:
-    """What a squared error costs; a path must not gain from errors, nor cost what compares with nothing."""
+    """Return the cost of a squared error: not negative and never NaN, so that costs can be compared."""
     return pivot * weight if pivot * weight > 0 else 0
 
 
 cdef inline void shift(float *after, const float *before, float error, const float *unit, int64_t n) noexcept nogil:
-    """after = before + error * unit; after may be before."""
+    """Write before + error * unit to after. Both may be the same array."""
     cdef int64_t j
     for j in range(n):
         after[j] = before[j] + error * unit[j]
@@ -286,9 +286,10 @@ cdef inline int32_t level_of(double k, int quantizer) noexcept nogil:
 
 cdef int64_t settle(const uint8_t *odd, const float *errors, const Survivor *survivors, int64_t first, int64_t end,
                     float *common, float *own, int64_t n) noexcept nogil:
-    """Errors at first..end - 1 of a row on the paths of all survivors, own[s * n + i], and on what they share, common[i].
+    """Trace the paths of all survivors back over columns first..end - 1 of a row, and write their errors.
 
-    Returns where they part: the first position that is not shared.
+    Errors of the part that all paths share are written to common[i], errors of the rest to own[s * n + i]. Returns the
+    first column that is not shared.
     """
     cdef int64_t i, parted = first
     cdef int s, alive = -1, agreed
@@ -319,10 +320,12 @@ cdef int64_t settle(const uint8_t *odd, const float *errors, const Survivor *sur
 cdef void search_dependent(const float *x, int64_t rows, int64_t n, const float *unit, const double *pivots,
                            const double *weights, double bound, Rates *r, int *state, int *prev, float *room,
                            int32_t *tried, uint8_t *odd, int32_t *levels) noexcept nogil:
-    """Rows of a block: each of the 8 states keeps its cheapest path, with what that leaves for the rest of its row.
+    """Search the rows of a block with dependent quantization.
 
-    That is kept up to date for a segment. For what lies beyond, errors are added up when it comes near, once for all
-    paths as far back as they are one; in the order of the columns, so that no segment changes a result.
+    Each of the 8 states keeps its cheapest path, with the path's targets for the rest of the row. After each column, only
+    the targets in the current segment are updated. The targets of the next segment are computed at its beginning: once
+    for the part that all paths share, then for each path. Errors are added in the order of columns, so that the result
+    does not depend on the length of segments.
     """
     cdef Survivor[8] old, new
     cdef Choice[8][2] choices
@@ -371,7 +374,7 @@ cdef void search_dependent(const float *x, int64_t rows, int64_t n, const float 
                     continue
                 choices[s][0].cost = WORST
                 aim = number(o.aim[0])
-                if pinned:  # a zero stays a zero: pruned weights stay pruned
+                if pinned:  # pruned weights remain 0
                     consider(&choices[s][0], r, r.sig[3 * s + o.prev], o.prev, aim, 0, 0, weight)
                     continue
                 q = min(fabs(aim), bound)
@@ -420,7 +423,7 @@ cdef void search_dependent(const float *x, int64_t rows, int64_t n, const float 
 cdef void search_uniform(const float *x, int64_t rows, int64_t n, const float *unit, const double *pivots,
                          const double *weights, double bound, Rates *r, int *prev, float *aims,
                          int32_t *levels) noexcept nogil:
-    """Rows of a block: each level as it is cheapest for its own weight."""
+    """Search the rows of a block with uniform quantization: choose the cheapest level for each weight in order."""
     cdef int64_t row, i, j, t = 0
     cdef double q, k, aim, weight
     cdef float error

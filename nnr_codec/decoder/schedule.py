@@ -1,4 +1,4 @@
-"""Decoding many tensors in order: groups of units as tasks of a pool."""
+"""Decoding of many tensors in bitstream order: groups of units as tasks of a pool."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .state import UpdateState
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-_NOTHING = cast(memoryview, b"")  # which can be pickled
+_NOTHING = cast(memoryview, b"")  # bytes can be pickled; a memoryview cannot
 
-#: The tensors of a group by name, and what later updates refer to.
+#: The tensors of a group by name, and the references for later updates.
 Result = tuple[dict[str, Array], list[Left]]
-#: Makes of a tensor of a unit, whose name and label are given, what is to be given of it.
+#: Converts a decoded tensor (name, array, label of its unit) to output tensors with their names.
 Deliver = Callable[[str, Array, str], Iterable[tuple[str, Array]]]
 
 
@@ -43,30 +43,36 @@ def decode_groups(
     executor: Executor | None = None,
     jobs: int = 1,
 ) -> dict[str, Array]:
-    """The tensors of groups of one bitstream, in its order; results and errors do not depend on who decodes.
+    """Decode groups of one bitstream and return their tensors by name, in bitstream order.
+
+    Results and errors do not depend on the number of workers.
 
     Parameters
     ----------
     groups : iterable of Group
     budget : Budget
-        Charged for all groups before the first is decoded.
+        Charged for all groups before the first one is decoded.
     first_edition : bool
         See :meth:`Group.decode`.
     state : UpdateState
-        Takes over what later updates refer to, up to the first error.
+        Receives the references for later updates, up to the first error.
     raw : bool
         See :meth:`Group.decode`.
     deliver : callable, optional
-        Called with each tensor in the calling thread, in bitstream order; without it they are given as they are.
+        Converts each decoded tensor to output tensors. Called in the calling thread, in bitstream order. By default,
+        decoded tensors are returned unchanged.
     note : callable, optional
-        Called with the name of each returned tensor, in the calling thread.
+        Called with the name of each output tensor, in the same thread and order.
     executor : concurrent.futures.Executor, optional
-        Takes the work. Threads share large tensors that have entry points; others take whole ones, see
-        :class:`nnr_codec.parallel.pool.Pool`. The call must not come from one of its own workers.
-    jobs : int
-        Without an executor, this many threads are started; with one, how many workers it has.
+        Runs the tasks. Threads share a large tensor that has entry points; other workers decode undivided groups, see
+        :class:`nnr_codec.parallel.pool.Pool`. The function must not be called from one of its workers.
+    jobs : int, default 1
+        Without an executor: number of threads to start. With an executor: its number of workers.
 
-    Raises the error that comes first in the bitstream; what is not begun then is cancelled, and the rest stops soon.
+    Raises
+    ------
+    NnrError
+        The first error in bitstream order. Pending tasks are then cancelled, and running ones stop early.
     """
     groups, tensors, pool = list(groups), dict[str, Array](), Pool(jobs, executor)
     for group in groups:
@@ -77,7 +83,7 @@ def decode_groups(
         for group, (arrays, left) in zip(groups, pool.run(tasks), strict=True):
             group.commit(state, left)
             for part in list(arrays):
-                array = arrays.pop(part)  # which is kept no longer than it takes to make another of it
+                array = arrays.pop(part)  # no other reference: its memory is free as soon as it is converted
                 given = deliver(part, array, group.label) if deliver else [(part, array)]
                 del array
                 for name, tensor in given:
@@ -89,20 +95,20 @@ def decode_groups(
 
 @dataclass(frozen=True)
 class Stored:
-    """The records of decoded groups of one bitstream, none of which is an update.
+    """Checkpoint with the decoded groups of one bitstream without updates.
 
     Parameters
     ----------
     checkpoint : Checkpoint
     about : tuple
-        Digest of the bitstream, and how it is read.
+        Digest of the bitstream, and options of the decoder; part of the keys.
     """
 
     checkpoint: Checkpoint
     about: tuple[Any, ...]
 
     def results(self, pool: Pool, tasks: Sequence[_GroupTask]) -> Iterator[Result]:
-        """Yield the results of tasks in their order; those of other groups are removed."""
+        """Yield the results of tasks in task order. Removes records of other groups from the checkpoint."""
         keys = [self._key(task.group) for task in tasks]
         self.checkpoint.only(set(keys))
         return self.checkpoint.run(pool, tasks, keys, _pack, _unpack, large_first=False)
@@ -135,11 +141,11 @@ def decoded_ahead(
     executor: Executor | None = None,
     stored: Stored | None = None,
 ) -> Iterator[Iterator[dict[str, Array]]]:
-    """Yield an iterator over the tensors of each group, in this order, which are decoded when they are asked for.
+    """Return a context manager for an iterator over the tensors of each group, in order.
 
-    Threads decode some ahead, in this order too. The groups have been charged, and refer to no earlier updates. Groups
-    whose tensors are ``stored`` are not decoded, and what is decoded is stored. Other parameters, results and errors
-    are those of :func:`decode_groups`.
+    Groups are decoded on demand; threads decode ahead in the same order. The caller has charged the budget for the
+    groups, which must not refer to earlier updates. Groups with a record in ``stored`` are not decoded; other groups
+    are stored there. For other parameters and errors see :func:`decode_groups`.
     """
     tasks = _tasks(groups, UpdateState(), first_edition)
     with Pool(jobs, executor) as pool:
@@ -148,7 +154,10 @@ def decoded_ahead(
 
 
 class _GroupTask(Task[Result]):
-    """Decodes a group; in another process a copy of it, whose payloads are bytes, or where to read them."""
+    """Task that decodes a group.
+
+    The pickled copy for another process has the payloads as bytes, or the file and range to read them from.
+    """
 
     def __init__(
         self,
@@ -186,7 +195,7 @@ class _GroupTask(Task[Result]):
 
 
 def _tasks(groups: Iterable[Group], state: UpdateState, first_edition: bool, raw: bool = False) -> list[_GroupTask]:
-    """Return the tasks of groups, up to one that raises the error of a group whose reference is missing."""
+    """Return the tasks of groups. The tasks end at a group with a missing reference; its task raises the error."""
     tasks: list[_GroupTask] = []
     for group in groups:
         try:
@@ -202,7 +211,7 @@ def _decode(group: Group, references: References, first_edition: bool, raw: bool
 
 
 def _portable(group: Group) -> Group:
-    """A copy that can be pickled."""
+    """Return a copy of a group that can be pickled."""
     limits = replace(group.limits, expected=None)
     tasks = [
         replace(

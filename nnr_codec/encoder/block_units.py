@@ -1,19 +1,18 @@
-"""Blocks: the tensors that one compressed data unit holds together (NNR_PT_BLOCK, 7.3.5).
+"""Block units: tensors that share one compressed data unit (NNR_PT_BLOCK, 7.3.5).
 
-Tensors that do not fit are coded in units of their own:
+Tensors that do not fit into the unit of the block get separate units:
 
-* the weight, when it is no quantized float (integers, exact=True) or has a codebook; then all of the block is coded
-  apart,
-* a bias, or all four tensors of the batch normalization, when one of them is not quantized, has a codebook, another
-  type than the weight or another shape than one number for each index of the block's dimension of the weight, or
-  exceeds what dependent quantization of its step can express, which is that of the whole unit; or where
-  compressed_parameter_types leaves them out.
+* All tensors of the block, if the weight is not a quantized float tensor (integers, exact=True) or has a codebook.
+* A bias, or all four tensors of the batch normalization, if one of them is not quantized, has a codebook, or differs
+  from the weight in type; if its shape is not one number for each index of the block's dimension of the weight; if its
+  values are too large for the unit's kind of quantization; or if compressed_parameter_types excludes them.
 
-Local scaling, unless the topology has it, G and H mean nothing apart: where they do not fit, the model is refused.
+G, H, and a local scaling that the topology does not declare have no meaning in separate units: if they do not fit, the
+model is rejected.
 
-The block's dimension is coded first (first_tensor_dimension_shift). Decoders return members in the shape
-that the topology declares, such as (1, n). Where scale and bias are gamma and beta of a batch normalization of the
-topology, the others of its tensors follow from them (8.2.1), and are not coded.
+The block's dimension is coded first (first_tensor_dimension_shift). Decoders return members in the shape that the
+topology declares, such as (1, n). If scale and bias are gamma and beta of a batch normalization of the topology,
+decoders derive its other tensors from them (8.2.1), and these are not coded.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .facts import DEFAULT_LIMITS, TensorFacts, check_name
 from .plan import SourceTensor, TensorPlan, as_uniform
 from .planning import plan_tensor, with_dq_flag
 
-#: Members of a block beside its weight: bit in compressed_parameter_types, and fields of Block by role.
+#: Members of a block except its weight: bit in compressed_parameter_types, and fields of Block by role.
 OPTIONAL = (
     (NNR_CPT_LS, {"ls": "scale"}),
     (NNR_CPT_BN, {"beta": "beta", "gamma": "gamma", "mean": "mean", "var": "var"}),
@@ -49,7 +48,7 @@ _FOLDED = NNR_CPT_LS | NNR_CPT_BI
 
 @dataclass(slots=True)
 class UnitPlan:
-    """The tensors of one compressed data unit, or a tensor that has none.
+    """Tensors of one compressed data unit, or a tensor without a unit.
 
     Parameters
     ----------
@@ -58,13 +57,13 @@ class UnitPlan:
     dims : tuple of int
         tensor_dimensions.
     tensors : dict of str to TensorPlan
-        By role, in the order of ``ids``.
+        Plans by role, in the order of ``ids``.
     compressed_parameter_types : int
-        0 for a tensor on its own.
+        0 unless the unit contains a block.
     implied : tuple of TensorPlan
-        The tensors that decoders make of the others.
+        Tensors that decoders derive from the others.
     two_units : bool
-        G and H have a unit each.
+        G and H have separate units.
     """
 
     ids: tuple[str, ...]
@@ -76,46 +75,46 @@ class UnitPlan:
 
     @property
     def plans(self) -> tuple[TensorPlan, ...]:
-        """The plans of all tensors."""
+        """Plans of all tensors."""
         return *self.tensors.values(), *self.implied
 
     @property
     def all_ids(self) -> tuple[str, ...]:
-        """The ids of the unit, each once, and of the one that follows with the other bits of its tensor."""
+        """Ids of the unit without repetition, and of a following unit with the other bits of its tensor."""
         records = [plan.record for plan in self.tensors.values() if plan.record]
         if not records and len(self.ids) == 1:  # as in most units
             return self.ids
         if not next(iter(self.tensors.values())).has_unit:
             return ()
-        ids = dict.fromkeys(self.ids)  # G and H may share one
+        ids = dict.fromkeys(self.ids)  # G and H may share an id
         return (*ids, *[record.bits for record in records if record.bits])
 
     @property
     def name(self) -> str:
-        """The name of the first tensor, or the id of G if that differs from the name."""
+        """Name of the first tensor, or the id of G if it differs from the name."""
         main = next(iter(self.tensors.values()))
         return main.name if main.unit_id == self.ids[0] else self.ids[0]
 
 
 @dataclass(frozen=True)
 class BlockFacts:
-    """A block, and what decoders learn of it from the topology.
+    """Block, with the information that decoders have from the topology.
 
     Parameters
     ----------
     block : Block
     shapes : dict of str to tuple of int
-        The declared shapes of its members.
+        Declared shapes of its members.
     implied : dict of str to float
-        The tensors that decoders make of a unit with its scale and its bias, and the value that they are full of.
+        Tensors that decoders derive from a unit with scale and bias, and the constant value of each.
     apart : bool
-        Some of these are no tensors of the model, or in other blocks: scale and bias cannot be in one unit.
+        Some of these are not tensors of the model, or are in other blocks: scale and bias cannot be in one unit.
     optional : bool
-        The unit may do without the scale, by which the weight is not divided yet.
+        The unit may omit the scale; the weight is not divided by it yet.
     is_fitted : bool
-        Scales, or the batch normalization, are to make up for what quantization takes from the weight.
+        Scales or the batch normalization are fitted to compensate the quantization of the weight.
     product : dtype or None
-        The type of the weight, if a step decomposed it.
+        Type of the weight, if a reduction step decomposed it.
     listed : bool
         See :func:`factor_ids`.
     """
@@ -131,7 +130,7 @@ class BlockFacts:
 
     @property
     def members(self) -> list[str]:
-        """The tensors that are planned together."""
+        """Tensors that are planned together."""
         return [*members_of(self.block), *self.implied]
 
     @property
@@ -141,14 +140,15 @@ class BlockFacts:
 
     @property
     def needs_scale(self) -> bool:
-        """True if the unit has to have that."""
+        """True if the unit must contain the scale."""
         return self.consumes_scale and not self.optional
 
 
 def factor_ids(block: Block, listed: bool) -> tuple[str, str]:
     """Return the topology element ids of G and H.
 
-    Where they are ``listed`` with a topology, whose labels alone may be in the list, two units have the same one (A.4).
+    If they are ``listed`` with a topology, the list may contain only its labels: both units then have the same id
+    (A.4).
     """
     product = block.weight if block.corner is None else default_unit(block.weight)
     return product, product if listed and block.two_units else f"{product}_H"  # errata N5
@@ -167,12 +167,13 @@ def blocks_of(
     fitted: frozenset[str],
     decomposed: Mapping[str, np.dtype[Any]],
 ) -> dict[str, BlockFacts]:
-    """Return the block of each tensor that is in one; EncodeError where blocks do not fit the model or each other.
+    """Return the block of each tensor in a block. Raises EncodeError if blocks do not fit the model or each other.
 
-    The ``scales`` are optional, those of ``fitted`` weights follow from levels; ``decomposed`` are types of weights.
+    The ``scales`` are optional. Scales of ``fitted`` weights are computed from levels. ``decomposed`` has types of
+    weights.
     """
     block_of: dict[str, BlockFacts] = {}
-    declared = {name.casefold(): shape for name, shape in wiring.shapes.items()}  # labels, whose case does not count
+    declared = {name.casefold(): shape for name, shape in wiring.shapes.items()}  # case of labels is ignored
     for block in model.blocks:
         if (block.g is None) != (block.h is None):
             raise EncodeError(f"the block of {block.weight!r} has one of g and h; a product takes both")
@@ -205,7 +206,7 @@ def blocks_of(
 
 
 def _implied(block: Block, known: Block) -> dict[str, float]:
-    """Return the values of the tensors that decoders derive from gamma and beta in scale and bias (8.2.1)."""
+    """Return the values of the tensors that decoders derive if scale and bias are gamma and beta (8.2.1)."""
     for own, theirs in ((block.scale, known.gamma), (block.bias, known.beta)):
         if own is None or theirs is None or own.casefold() != theirs.casefold():
             return {}
@@ -215,7 +216,7 @@ def _implied(block: Block, known: Block) -> dict[str, float]:
 
 
 def plan_block(known: BlockFacts, all_facts: Mapping[str, TensorFacts], config: EncoderConfig) -> UnitPlan | None:
-    """Return the unit of a block with all that it can hold; None when that is not more than a weight."""
+    """Return the unit of a block with all tensors that fit; None if only the weight fits."""
     block = known.block
     decomposed = block.g is not None
     names = {"g": block.g, "h": block.h} if decomposed else {"weight": block.weight}
@@ -274,7 +275,7 @@ def _plan_member(facts: TensorFacts) -> tuple[TensorPlan, Array]:
 def _product(
     dtype: np.dtype[Any], block: Block, dims: tuple[int, ...], g: TensorPlan, config: EncoderConfig
 ) -> TensorPlan:
-    """Return the plan of a weight that a step decomposed, and what its unit does not say of it."""
+    """Return the plan of a decomposed weight, with the record of properties that its unit does not define."""
     stored = stored_type(dtype)
     assert stored is not None
     code = None if block.corner is None else DisplacementCode(default_unit(block.weight), block.corner)
@@ -295,15 +296,15 @@ def _fitted(
     unit: tuple[TensorPlan, tuple[int, ...], int],
     config: EncoderConfig,
 ) -> dict[str, TensorPlan]:
-    """Return the members of one kind as the unit of a weight holds them; empty if the unit cannot hold them.
+    """Return the members of one kind in the form that the unit of a weight requires; empty if they do not fit.
 
-    Raises EncodeError for local scaling that has to be there.
+    Raises EncodeError for a local scaling that the unit requires.
     """
     weight, dims, dq_flag = unit
     fitted: dict[str, TensorPlan] = {}
     reason = "" if kind & config.compressed_parameter_types else "is not among compressed_parameter_types"
     if kind == NNR_CPT_BI and (known.apart or not _follow(known, all_facts, weight)):
-        return {}  # decoders would make others of it
+        return {}  # decoders would derive other tensors
     for role, name in members.items():
         if not reason:
             fit = _fit(*_plan_member(all_facts[name]), weight, known.shapes.get(name, dims[:1]), dims, dq_flag, config)
@@ -318,7 +319,7 @@ def _fitted(
 
 
 def _follow(known: BlockFacts, all_facts: Mapping[str, TensorFacts], weight: TensorPlan) -> bool:
-    """Return whether the tensors are what decoders make of the others."""
+    """Return whether the tensors equal those that decoders derive."""
     for name, value in known.implied.items():
         array, shape = all_facts[name].array, known.shapes.get(name)
         same = shape is None or array.shape == shape
@@ -338,7 +339,7 @@ def _fit(
     dq_flag: int,
     config: EncoderConfig,
 ) -> TensorPlan | str:
-    """Return a bias or the like as a block holds it, or why it cannot."""
+    """Return a vector in the form that a block requires, or the reason why it does not fit."""
     if reason := _misfit(plan, weight):
         return reason
     if array.shape != declared or array.size != dims[0] or sum(extent != 1 for extent in declared) > 1:
@@ -362,7 +363,7 @@ def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:
 
 
 def _dims(block: Block, first: tuple[int, ...], last: tuple[int, ...]) -> tuple[int, ...]:
-    """Return tensor_dimensions; EncodeError where G and H have no product of the block's shape."""
+    """Return tensor_dimensions. Raises EncodeError if G and H have no product of the block's shape."""
     if block.g is None:
         return first
     if len(first) != 2 or len(last) != 2 or first[1] != last[0]:

@@ -1,4 +1,4 @@
-"""Codebooks of quantized tensors: entries, and borders between them, of the least error and rate (6.4.3.7)."""
+"""Codebooks of quantized tensors: entries, and borders between them, with the lowest error and rate (6.4.3.7)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .facts import DEFAULT_LIMITS, TensorFacts
 from .plan import Borders, Quantized, TensorPlan
 from .rate_distortion import delta_bits
 
-#: Octaves by which the step of entries is finer than that of the tensor, or at most coarser where the type requires
+#: Octaves by which the step size of entries is finer than that of the tensor, or at most coarser if the type requires
 #: it; the range of entries in steps, which bounds the histogram to 8 MB.
 FINER, COARSER, RANGE = 3, 24, 1 << 20
-#: Upper bound of the rounds of the Lloyd iteration.
+#: Maximum number of rounds of the Lloyd iteration.
 ROUNDS = 40
-#: Steps of code lengths in a bit: rounding makes them the same on every machine.
+#: Fractions of a bit to which code lengths are rounded: they are then equal on all machines.
 LENGTH_STEPS = 1 << 12
 
 Integers = npt.NDArray[np.int64]
@@ -28,7 +28,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 def integer_codebook(entries: Integers, zero: int) -> IntegerCodebook:
-    """Return the codebook of ascending integers, of which the one with index ``zero`` has level 0."""
+    """Return the codebook of ascending integers; the integer with index ``zero`` has level 0."""
     deltas = np.diff(entries) - 1
     return IntegerCodebook(
         codebook_egk=min(range(16), key=lambda order: delta_bits(deltas, order)),
@@ -41,7 +41,7 @@ def integer_codebook(entries: Integers, zero: int) -> IntegerCodebook:
 
 
 def exact_codebook(facts: TensorFacts, plan: TensorPlan, found: Distinct) -> TensorPlan | None:
-    """Return a plan of an exact step with a codebook of the distinct values; None where decoders would refuse it."""
+    """Return a lossless plan with a codebook of the distinct values; None if decoders would reject it."""
     if not len(found.patterns) <= DEFAULT_LIMITS.max_codebook:
         return None
     values = found.patterns.view(facts.stored.dtype).astype(np.float64)
@@ -51,22 +51,22 @@ def exact_codebook(facts: TensorFacts, plan: TensorPlan, found: Distinct) -> Ten
 
 
 def learnt_codebook(facts: TensorFacts, plan: TensorPlan, worth: float, size: int | None = None) -> TensorPlan | None:
-    """Return the plan of a quantized tensor with a codebook in the place of multiples of its step.
+    """Return the plan of a quantized tensor with a codebook instead of multiples of its step size.
 
     Parameters
     ----------
     facts : TensorFacts
     plan : TensorPlan
-        With a step.
+        Plan with a step size.
     worth : float
-        What a bit is worth, in squares of that step.
+        Cost of a bit in squared step sizes.
     size : int, optional
-        Entries at most; as many as pay without it.
+        Maximum number of entries; by default, as many as reduce the cost.
 
     Returns
     -------
     TensorPlan or None
-        Of uniform quantization; None where entries would not be exact in the tensor's type, or too far apart.
+        Plan with uniform quantization; None if entries would be too far apart, or not exact in the tensor's type.
     """
     density = facts.config.qp_density
     info = np.finfo(DTYPES[plan.data_format])
@@ -90,7 +90,7 @@ def learnt_codebook(facts: TensorFacts, plan: TensorPlan, worth: float, size: in
     entries, borders, masses = found
     zero = int(np.searchsorted(borders, 0.0, side="right")) if low <= 0 <= high else int(masses.argmax())
     if zeros:
-        entries[zero] = 0  # where its neighbours do not overtake it, since 0 lies between the borders
+        entries[zero] = 0  # 0 is between the borders of this entry, so the order of entries does not change
         entries = np.unique(entries)
         zero = int(np.searchsorted(entries, 0))
     if len(entries) <= len(borders):
@@ -104,10 +104,10 @@ def learnt_codebook(facts: TensorFacts, plan: TensorPlan, worth: float, size: in
 def _lloyd(
     places: Integers, counts: Integers, pitch: float, worth: float, size: int | None
 ) -> tuple[Integers, Doubles, Integers]:
-    """Return entries, borders between them and the number of values of each, for values with these counts.
+    """Return entries, the borders between them, and the number of values of each entry, for values with these counts.
 
-    Entropy-constrained: each round gives values to the entry of the least squared error plus ``worth`` times the bits
-    of its share, then moves entries to the mean of their values.
+    Entropy-constrained: each round assigns values to the entry with the lowest squared error plus ``worth`` times the
+    bits of its share, then moves entries to the mean of their values.
     """
     total, sums = np.append(0, counts.cumsum()), np.append(0, (counts * places).cumsum())
     entries = _start(places, counts, pitch, size)
@@ -132,16 +132,16 @@ def _start(places: Integers, counts: Integers, pitch: float, size: int | None) -
     """Return initial entries: a grid, or ``size`` entries, denser where there are more values."""
     if size is None:
         return np.unique(np.rint(places / pitch)) * pitch
-    root = np.sqrt(np.sqrt(np.sqrt(counts)))  # about the cube root of the density is best, and this is IEEE arithmetic
+    root = np.sqrt(np.sqrt(np.sqrt(counts)))  # near the optimal cube root, by IEEE operations
     weight = np.append(0.0, (root * root * root).cumsum())
     found = np.interp((np.arange(size) + 0.5) / size * weight[-1], weight, np.append(places, places[-1]))
     return np.unique(found)
 
 
 def _borders(entries: Doubles, lengths: Doubles, worth: float) -> Doubles:
-    """Return the borders from which on each next entry is better, in ascending order.
+    """Return the borders above which each next entry is better, in ascending order.
 
-    An entry that is nowhere the best leaves borders out of order; the running maximum gives its values to others.
+    An entry that is never the best makes borders descend; the running maximum then assigns its values to other entries.
     """
     gaps = np.diff(entries)
     return np.maximum.accumulate((entries[1:] + entries[:-1]) / 2 + worth * np.diff(lengths) / (2 * gaps))

@@ -30,20 +30,20 @@ DEFAULT_FORMATS = (DecompressedDataFormat.TENSOR_INT32, DecompressedDataFormat.T
 
 @dataclass(slots=True)
 class CodedUnit:
-    """The coded tensors of one plan.
+    """Coded tensors of one plan.
 
     Parameters
     ----------
     units : list of bytes
-        The compressed data unit, or its parts, and that of a tensor's other bits.
+        The compressed data unit or its parts, and the unit of a tensor's other bits.
     seconds : float
-        Time that coding took.
+        Duration of coding.
     least_bytes : int
-        A lower bound of the bytes of a lossless code of the tensors.
+        Lower bound of the bytes of a lossless encoding of the tensors.
     losses : dict of str to Loss
         Errors of float tensors, by name.
     statistics : dict of str to TensorStatistics
-        By name; empty unless statistics are requested.
+        Statistics by name; empty unless requested.
     """
 
     units: list[bytes] = field(default_factory=list)
@@ -55,11 +55,11 @@ class CodedUnit:
 
 @dataclass(slots=True)
 class _UnitCoder:
-    """Codes the tensors of one plan into ``coded``.
+    """Coder of the tensors of one plan; the result is ``coded``.
 
-    ``arrays`` are the tensors by role, each taken out when its levels are made; ``index`` is the reference list, empty
-    where ids are written out; ``link`` has the references of a tensor of an update; ``jobs`` threads code rows of
-    blocks between entry points.
+    ``arrays`` has the tensors by role; each is removed when its levels are computed. ``index`` is the reference list,
+    or empty if units contain the ids. ``link`` has the references of a tensor of an update. ``jobs`` is the number of
+    threads that code rows of blocks between entry points.
     """
 
     plan: UnitPlan
@@ -78,12 +78,12 @@ class _UnitCoder:
         if not plan.two_units:
             self._code(_header(plan, self.index, self.link.elements if self.link else {}))
             return
-        self.session = self.session.snapshot()  # in which G comes before H
+        self.session = self.session.snapshot()  # a copy, in which G precedes H
         for role in plan.tensors:
             self._code(_factor_header(plan, role, self.index))
 
     def _code(self, header: NnrCompressedDataUnitHeader) -> None:
-        """Code the tensors that this header lists, and the other bits of a tensor."""
+        """Code the tensors of this header, and the other bits of a tensor."""
         if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
             self._code_floats(header)
             return
@@ -161,7 +161,7 @@ def code_unit(
         least = sum(map(least_bytes, arrays))
         by_role = dict(zip(plan.tensors, arrays, strict=True))
         arrays.clear()
-        # Threads share the session: units of tensors do not change it, or have one of their own.
+        # Threads share the session: units of tensors either do not change it or use a copy.
         coder = _UnitCoder(plan, by_role, index, max_unit_size, with_statistics, link, session, jobs)
         coder.code()
     except EncodeError:
@@ -174,7 +174,7 @@ def code_unit(
 
 @contextmanager
 def mapping(jobs: int) -> Iterator[Run]:
-    """Give a function such as ``map`` whose calls run in several threads."""
+    """Return a context manager for a function like ``map`` whose calls run in several threads."""
     from concurrent.futures import ThreadPoolExecutor  # imports logging
 
     with ThreadPoolExecutor(jobs) as threads:
@@ -202,7 +202,7 @@ def _factor_header(plan: UnitPlan, role: str, index: Mapping[str, int]) -> NnrCo
 
 
 def _elements(main: TensorPlan) -> dict[str, Any]:
-    """Return the syntax elements of a header that say how a tensor, or the weight of a block, is coded."""
+    """Return the syntax elements of a header that describe the coding of a tensor or of the weight of a block."""
     elements: dict[str, Any] = {}
     if main.data_format not in DEFAULT_FORMATS:
         elements |= {"nnr_decompressed_data_format_present_flag": 1, "nnr_decompressed_data_format": main.data_format}

@@ -1,4 +1,4 @@
-"""Coding tools of a unit, chosen by the bits that they save: unary length, row skipping, shift parameters (10.2.1)."""
+"""Choice of the coding tools of a unit by size: unary length, row skipping, shift parameters (10.2.1)."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import numpy.typing as npt
 from ..cabac_ext.kernel import TensorSide, TensorSyntax, has_zero_rows, magnitude_bits, measure
 from .plan import TensorPlan
 
-#: Values of cabac_unary_length_minus1 that are tried: neighbours differ little, and long codes are slow to decode.
+#: Candidates for cabac_unary_length_minus1: adjacent values differ little, and long codes are slow to decode.
 UNARY_LENGTHS = (0, 1, 2, 4, 7, 10, 14, 20, 30)
-#: Values that are tried where time does not matter, and the number of them that are compared by all levels.
+#: Candidates with high effort, and the number of best candidates that are compared on all levels.
 ALL_UNARY_LENGTHS, COMPARED = (*UNARY_LENGTHS, 45, 64, 90, 128, 180, 255), 4
-#: Levels that are sampled to choose shift parameter ids, and to decide between two ways of coding.
+#: Number of levels sampled to choose shift parameter ids, and to compare two codings.
 SAMPLE, GLANCE = 1 << 15, 1 << 14
-#: Levels up to which no shift parameter id saves its own bits: each context codes at most one bin of each level.
+#: Number of levels up to which no shift parameter id pays: each context codes at most one bin of each level.
 FEW = 4
-#: Least saving, as a part of the bits estimated from counts, for which a unary length is measured.
+#: Smallest saving, as a fraction of the bits estimated from counts, for which a unary length is measured.
 PROMISE = 0.0005
 
 
 @dataclass(slots=True)
 class CodedTensor:
-    """One tensor of a unit: its levels, and what codes them.
+    """Tensor of a unit, with its levels and coding tools.
 
     Parameters
     ----------
     plan : TensorPlan
     levels : ndarray of int32, shape ``plan.dims``
     syntax : TensorSyntax
-        As the header of the unit says.
+        Syntax according to the header of the unit.
     side : TensorSide
         Flags and shift parameter ids in the payload.
     """
@@ -45,9 +45,9 @@ class CodedTensor:
 
 
 def choose_tools(tensors: Sequence[CodedTensor], *, thorough: bool = False) -> tuple[int, list[CodedTensor]]:
-    """Return the cabac_unary_length_minus1 of a unit, and its tensors with the tools that save bits.
+    """Return the cabac_unary_length_minus1 of a unit, and its tensors with the tools that reduce the size.
 
-    Tools that the options do not leave open are as the options say. The largest tensor decides on the unary length.
+    Tools set by options are not changed. The largest tensor determines the unary length.
     Large tensors are sampled unless ``thorough``. The result is the same on every machine.
     """
     sides = [
@@ -85,7 +85,7 @@ def _sample(one: CodedTensor, thorough: bool, usual: int) -> int:
 
 
 def _skips_rows(one: CodedTensor, thorough: bool) -> bool:
-    """Return whether rows of zeros are coded as flags: as the option says or, where it is open, if that saves bits."""
+    """Return whether rows of zeros are coded as flags: according to the option, or by default if that saves bits."""
     options, dims = one.plan.tools, one.plan.dims
     is_open = "row_skipping" in options.open
     # Decoders disagree about skipped rows in block scan unless the width is a multiple of 4 (errata D6).
@@ -104,7 +104,7 @@ def _skips_rows(one: CodedTensor, thorough: bool) -> bool:
 
 
 def _unary_length(one: CodedTensor, side: TensorSide, thorough: bool) -> int:
-    """Return the cabac_unary_length_minus1 with the fewest bits of those that a sample, or counts, favour."""
+    """Return the cabac_unary_length_minus1 with the fewest bits, of candidates selected by a sample or by counts."""
     usual = one.plan.tools.cabac_unary_length_minus1
 
     def cost(length: int, sample: int) -> float:

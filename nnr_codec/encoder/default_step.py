@@ -1,21 +1,21 @@
-"""The step of a matrix without a qp or a goal: it follows from the matrix alone, and no part of the matrix is lost.
+"""Default step size of a matrix without a qp or a goal. It is computed from the matrix, and keeps all its parts.
 
-The step is proportional to the root mean square of the values times fan-in**0.75 (see docs/guides/steering.md). Three
+The step size is proportional to the root mean square of the values times fan-in**0.75 (docs/guides/steering.md). Three
 guards make it finer:
 
-* the matrix keeps an SNR of at least FLOOR,
+* the matrix has an SNR of at least FLOOR,
 * no row (index of ``dims[0]``) becomes zero,
 * at most MOST_ZEROED of the values become zero.
 
-Zeros do not count as values. A value is negligible below NEGLIGIBLE times the 99th percentile of the magnitudes:
-float32 arithmetic loses it beside the others. Weight decay leaves such values behind in dead channels. A row of
-negligible values does not count, and neither do negligible values that are more than MOST_ZEROED of all: such a matrix
-is sparse.
+Zeros are excluded. A value is negligible below NEGLIGIBLE times the 99th percentile of the magnitudes: in a float32
+sum, rounding removes it. Weight decay leaves negligible values in dead channels. Rows of negligible values are
+excluded. If more than MOST_ZEROED of the values are negligible, the matrix is sparse, and these values are excluded as
+well.
 
-The matrix is quantized to check the guards only where cheap bounds do not show that they hold.
+The matrix is quantized to check the guards only if fast bounds are not sufficient.
 
-Where no value is negative and many are small, as in the second moments of an optimizer, values are divisors, and small
-ones matter as much as large ones: the step follows from the smallest value instead.
+If no value is negative and many are small, as in the second moments of an optimizer, values are probably divisors, and
+small ones are as important as large ones. The step size is then computed from the smallest value.
 """
 
 from __future__ import annotations
@@ -30,51 +30,51 @@ from .facts import TensorFacts
 from .plan import TensorPlan
 from .rate_distortion import Floats, Levels, distortion, quant_param
 
-#: Step relative to the root mean square times fan-in**0.75: trained networks take about the bytes of a step of 2**-10.
+#: Step size relative to the root mean square times fan-in**0.75. Trained networks get about the size of step 2**-10.
 STEP = 0.0002055
-#: The highest QpDensity whose steps are used: other tensors with goals do not change the default.
+#: Highest QpDensity whose step sizes are used, so that goals of other tensors do not change the default.
 DENSITY = 2
-#: The least ratio of signal and noise of a matrix: 35 dB.
+#: Minimum ratio of signal and noise of a matrix: 35 dB.
 FLOOR = 3162.0
 #: Error of a value in squared steps, at the default rates, with dependent quantization and without.
 NOISE = {True: 0.3, False: 0.1}
-#: The largest share of the values that may become zero.
+#: Largest share of the values that may become zero.
 MOST_ZEROED = 0.1
 #: Part of the 99th percentile of the magnitudes below which values are negligible: the precision of float32.
 NEGLIGIBLE = 2.0**-24
 #: Ratio of root mean square and 10th percentile above which unsigned values have a wide range. It is 8 for magnitudes
 #: of normally distributed values, 110 for their squares.
 WIDE = 32.0
-#: A row survives if it has a value of SAFE_ROW steps. Values of SAFE steps rarely become zero.
+#: A row with a value of SAFE_ROW steps does not become zero. Values of SAFE steps rarely become zero.
 SAFE_ROW, SAFE = 4.0, 2.0
-#: Few values of LOST steps or less survive.
+#: Most values of at most LOST steps become zero.
 LOST = 0.7
-#: Steps that are tried, each a quarter of an octave finer than the one before.
+#: Number of step sizes tried, each a quarter of an octave finer than the previous one.
 TRIES = 16
-#: Values from which percentiles are estimated.
+#: Number of values from which percentiles are estimated.
 SAMPLE = 1 << 16
-#: The largest rate for which NOISE holds.
+#: Largest rate for which NOISE is valid.
 USUAL_RATE = 0.4
 
 
 def default_step(rms: float, fan_in: int, dependent: bool) -> float:
-    """Return the step of a matrix with this root mean square of the values other than 0, at its floor at most."""
+    """Return the step size of a matrix with this root mean square of nonzero values, limited by its floor."""
     return min(STEP * rms * sqrt(fan_in) * sqrt(sqrt(fan_in)), floor_step(rms, FLOOR, dependent))
 
 
 def floor_step(rms: float, ratio: float, dependent: bool) -> float:
-    """Return the step that gives about this ratio of signal and noise."""
+    """Return the step size with approximately this ratio of signal and noise."""
     return rms / sqrt(ratio * NOISE[dependent])
 
 
 def qp_below(step: float, qp_density: int) -> int:
-    """Return the qp of the largest step of this QpDensity that does not exceed ``step`` (7.3.6)."""
+    """Return the qp of the largest step size of this QpDensity that does not exceed ``step`` (7.3.6)."""
     mantissa, exponent = frexp(max(step, 5e-324))
     return ((exponent - 1) << qp_density) + int((2 * mantissa - 1) * (1 << qp_density))
 
 
 def has_wide_range(facts: TensorFacts) -> bool:
-    """Return whether no value is negative, and a tenth of them are small compared with the root mean square."""
+    """Return whether no value is negative, and a tenth of the values are much smaller than the root mean square."""
     if facts.bounds[0] < 0:
         return False
     energy, count = facts.energy
@@ -87,18 +87,18 @@ def has_wide_range(facts: TensorFacts) -> bool:
 def default_plan(
     facts: TensorFacts, plan_at: Callable[[int], TensorPlan | None], *, dependent: bool, guarded: bool
 ) -> TensorPlan | None:
-    """Return the plan with the default step, or a finer one that the guards require; None if no step meets them.
+    """Return the plan with the default step size, or a finer one that meets the guards; None if no step size does.
 
     Parameters
     ----------
     facts : TensorFacts
-        A tensor of finite floats.
+        Facts about a tensor of finite floats.
     plan_at : callable
-        Maps a qp to a plan, or to None if the qp does not suit the tensor.
+        Function from a qp to a plan, or to None for an unsuitable qp.
     dependent : bool
-        Quantization is dependent.
+        True for dependent quantization.
     guarded : bool
-        The guards apply.
+        True if the guards apply.
     """
     (energy, count), density = facts.energy, facts.config.qp_density
     if not count:
@@ -123,12 +123,12 @@ def default_plan(
 
 
 class _Guards:
-    """The guards of one matrix; ``safe_step`` is one at which its SNR is certain.
+    """Guards of one matrix. The SNR is certain at ``safe_step``.
 
     Attributes
     ----------
     coarsest : float
-        Steps above this one most probably break a guard.
+        Larger step sizes probably break a guard.
     """
 
     def __init__(self, facts: TensorFacts, safe_step: float) -> None:
@@ -172,12 +172,12 @@ class _Guards:
 
 
 def _is_usual(plan: TensorPlan) -> bool:
-    """Return whether NOISE, SAFE_ROW and SAFE hold for a plan."""
+    """Return whether NOISE, SAFE_ROW and SAFE are valid for a plan."""
     return not plan.importance and not plan.codebook and plan.rate <= USUAL_RATE
 
 
 def _percentile(magnitudes: Floats, percent: float) -> float:
-    """Return a percentile of some magnitudes; 0 for none."""
+    """Return a percentile of magnitudes; 0 for an empty array."""
     if not len(magnitudes):
         return 0.0
     place = int(len(magnitudes) * percent / 100)

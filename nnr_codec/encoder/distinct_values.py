@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from ..dtypes import StoredType
 
-#: Items of a first sample, and the share of distinct ones from which on the rest is not examined.
+#: Items of a first sample, and the share of distinct items above which the rest is not examined.
 SAMPLE, SHARE = 16_384, 0.95
-#: Items of a chunk: temporary arrays of a chunk take 2 MB at most.
+#: Items of a chunk: its temporary arrays take at most 2 MB.
 CHUNK = 1 << 18
 
 Patterns = npt.NDArray[np.unsignedinteger[Any]]
@@ -21,12 +21,12 @@ Patterns = npt.NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True)
 class Distinct:
-    """The distinct items of a tensor.
+    """Distinct items of a tensor.
 
     Parameters
     ----------
     patterns : ndarray of unsigned integer, shape (k,)
-        Ordered by the value that they are patterns of, not-a-numbers at the ends.
+        Bit patterns, ordered by their values, with NaN at the ends.
     counts : ndarray of int64, shape (k,)
     """
 
@@ -40,12 +40,12 @@ class Distinct:
 
     @property
     def most_frequent(self) -> int:
-        """Index of the most frequent item, of several the first."""
+        """Index of the first of the most frequent items."""
         return int(self.counts.argmax())
 
 
 def distinct(patterns: Patterns, stored: StoredType, most: int, share: float = SHARE) -> Distinct | None:
-    """Return the distinct items; None when there are more than ``most``, or than a ``share`` of a sample."""
+    """Return the distinct items; None if they are more than ``most``, or more than a ``share`` of a sample."""
     if patterns.itemsize <= 2:
         every = np.zeros(1 << 8 * patterns.itemsize, np.int64)
         for part in chunks(patterns):
@@ -70,7 +70,7 @@ def distinct(patterns: Patterns, stored: StoredType, most: int, share: float = S
 
 
 def sample(items: npt.NDArray[Any], about: int = SAMPLE) -> npt.NDArray[Any]:
-    """Return up to about so many items of a flat array, spread over all of it."""
+    """Return approximately ``about`` items, spread over a flat array; all items if they are fewer."""
     step: int = len(items) // about | 1
     return items[::step]
 
@@ -82,7 +82,7 @@ def chunks(items: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
 
 
 def entropy_bits(counts: npt.NDArray[Any]) -> float:
-    """Return the zero-order entropy of symbols with these counts, in bits for all symbols."""
+    """Return the total zero-order entropy of symbols with these counts, in bits."""
     counts = counts[counts > 0].astype(np.float64)
     total = float(counts.sum())
     return float(total * np.log2(total) - (counts * np.log2(counts)).sum()) if len(counts) > 1 else 0.0

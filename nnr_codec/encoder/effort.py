@@ -7,28 +7,28 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Effort:
-    """Choices that the options leave open; each level does more than the one before.
+    """Choices of the encoder if options do not determine them. Each level adds to the previous one.
 
     Parameters
     ----------
     shift_parameters : bool
         Choose shift parameter ids.
     glance : bool
-        Look for codebooks of fixed-point numbers.
+        Search for codebooks of fixed-point numbers.
     optimised : bool
-        Weigh errors against bits when quantizing.
+        Use rate-distortion optimization in quantization.
     passes : int
-        Number of searches of each block of parameters for that.
+        Number of searches of each block of parameters in this optimization.
     rows : bool
-        Skip rows of zeros where that saves bits.
+        Skip rows of zeros if that saves bits.
     unary : bool
-        Choose cabac_unary_length by its cost.
+        Choose cabac_unary_length_minus1 by its cost.
     codebooks : bool
-        Try codebooks of tensors that have been quantized.
+        Try codebooks for tensors with few distinct values, as after an earlier quantization.
     uniform : bool
-        Try uniform quantization where dependent quantization is the default.
+        Try uniform quantization if dependent quantization is the default.
     scans : bool
-        Try all scan orders, and look at all levels to choose tools.
+        Try all scan orders, and use all levels to choose tools.
     """
 
     shift_parameters: bool = False
@@ -58,5 +58,5 @@ def _levels() -> tuple[Effort, ...]:
     return tuple(levels)
 
 
-#: By level, from 1 on.
+#: Efforts by level.
 EFFORTS = dict(enumerate(_levels(), start=1))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ..parallel.checkpoint import Checkpoint
 
-#: A lossless encoding is sized only if the lower bound of its bytes is below this part of the encoding's bytes.
+#: The size of a lossless encoding is measured only if its lower bound is below this fraction of the encoding's bytes.
 SURE = 0.99
 
 
@@ -44,15 +44,15 @@ def encode_units(
     checkpoint: Checkpoint | None = None,
     asked: EncoderConfig | None = None,
 ) -> Iterator[bytes]:
-    """Yield the units of a bitstream that holds a model.
+    """Yield the units of a model's bitstream.
 
-    All tensors are read to plan them, and again to code them; only those of running tasks are in memory (see
+    Each tensor is read twice, for planning and for coding; only tensors of running tasks are in memory (see
     :class:`Pool`). Units and errors do not depend on ``jobs`` and ``executor``. Goals need further reads and encodings.
-    With ``checkpoint``, finished units of the same encoding are not coded again, and all tensors are read once more.
-    ``asked`` are the options of the caller: with them, warnings name options without effect, matrices with a large
-    error, and the size of a lossless encoding if that is smaller.
+    With ``checkpoint``, finished units of the same encoding are reused, and all tensors are read once more. ``asked``
+    has the options of the caller: with them, warnings report options without effect, matrices with a large error, and a
+    smaller lossless encoding.
 
-    Raises EncodeError, naming the tensor, for one that cannot be coded as requested.
+    Raises EncodeError with the name of a tensor that cannot be coded as requested.
     """
     model = prepared.model
     read = TensorReader(model)
@@ -88,7 +88,7 @@ def encode_units(
 
 
 class _Done(NamedTuple):
-    """A finished bitstream; ``least_bytes`` is a lower bound of the bytes of a lossless encoding."""
+    """Finished bitstream; ``least_bytes`` is a lower bound of the bytes of a lossless encoding."""
 
     units: list[UnitPlan]
     nbytes: int
@@ -105,11 +105,11 @@ def _units(
     statistics: bool = False,
     resumption: Resumption | None = None,
 ) -> Generator[bytes, None, _Done]:
-    """Yield the units of a bitstream, with options that have no goals."""
+    """Yield the units of a bitstream, given options without goals."""
     session = Session()
     layout = plan_units(prepared, config, read, pool)
     before, references = preamble(prepared, layout, config, session)
-    nbytes = least = sum(map(len, before))  # a lossless encoding has these units, too
+    nbytes = least = sum(map(len, before))  # a lossless encoding has these units too
     yield from before
     index = {name: k for k, name in enumerate(references)}
     coded_plans = [[*plan.tensors.values()] if plan.all_ids else [] for plan in layout.units]
@@ -127,7 +127,8 @@ def _units(
         unit_bytes = sum(map(len, coded.units))
         nbytes, least = nbytes + unit_bytes, least + coded.least_bytes
         if len(plan.tensors) == 1 and config.for_tensor(plan.name).exact is None:
-            # Exact codes without a record have competed, and others take the bytes of the record, too.
+            # Planning has already compared lossless codes without a record; other codes need the bytes of the record
+            # too.
             with_code = UNIT_BYTES + len(plan.ids[0]) + RECORD_BYTES + CODE_BYTES + coded.least_bytes
             least += max(min(unit_bytes, with_code) - coded.least_bytes, 0)
         losses |= coded.losses
@@ -139,7 +140,7 @@ def _units(
 
 
 def _reports(plan: UnitPlan, coded: CodedUnit, unit_bytes: int, losses: Mapping[str, Loss]) -> Iterator[TensorReport]:
-    """Yield the reports of the tensors of a unit, whose bytes and seconds count for the first."""
+    """Yield the reports of the tensors of a unit; the report of the first tensor has the unit's bytes and seconds."""
     seconds = coded.seconds
     for tensor in plan.plans:
         tied = tensor.record.same_as if tensor.record else ""

@@ -1,4 +1,4 @@
-"""Warnings of the encoder: options without effect, large errors, and more bytes than a lossless encoding takes."""
+"""Warnings of the encoder: options without effect, large errors, and encodings larger than a lossless one."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def check_blocks(config: EncoderConfig, prepared: Prepared) -> None:
 
 
 def _needs_blocks(step: Step) -> bool:
-    """Return whether a step of reduction changes blocks only."""
+    """Return whether a reduction step only changes blocks."""
     return step.tool == "scale" and ("method", "gain") in step.options
 
 
 def warn_not_update(config: EncoderConfig) -> None:
-    """Warn about options that only an update after another update obeys."""
+    """Warn about options that only have an effect on an update after another update."""
     names = ("temporal_context_modeling", "hist_dep_sig_prob", "nnr_pre")
     reason = " has no effect: there is no update before this one"
     _warn([(Option(name), reason) for name in names if getattr(config, name)])
 
 
 def warn_unused(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]) -> None:
-    """Warn about options that have no effect on a whole model, or not on all of its blocks.
+    """Warn about options that have no effect on the model or on some of its blocks.
 
-    ``config`` has the options as the caller gave them, with goals and targets.
+    ``config`` has the options of the caller, including goals and targets.
     """
     warn_not_update(config)
     if config.topology == "external" and prepared.model.topology is None:
@@ -70,13 +70,13 @@ def warn_unused(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitP
 
 
 def _warn(messages: Iterable[Iterable[str]]) -> None:
-    """Issue warnings with these parts."""
+    """Issue one warning for each sequence of parts."""
     for parts in messages:
         warnings.warn(EncodeWarning(*parts), stacklevel=3)
 
 
 def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]) -> Iterator[tuple[str, ...]]:
-    """Yield options of blocks that have no effect, or not on all blocks that the graph has."""
+    """Yield block options that have no effect, or no effect on some blocks of the graph."""
     of_graph = {block.weight for block in prepared.wiring.blocks}
     known = [block for block in prepared.model.blocks if block.weight in of_graph] if config.has_blocks else []
     wanted = [block.weight for block in known if _has_members(block, config.compressed_parameter_types)]
@@ -106,13 +106,13 @@ def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]
 
 
 def _has_members(block: Block, types: int) -> bool:
-    """Return whether a unit may hold anything of a block besides its weight."""
+    """Return whether the options permit a unit with the weight and another tensor of its block."""
     members = [(kind, [getattr(block, name) for name in roles.values()]) for kind, roles in OPTIONAL]
     return block.g is not None or any(kind & types and None not in names for kind, names in members)
 
 
 def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPlan]) -> Iterator[tuple[str, ...]]:
-    """Yield options of tensors that none of the tensors they are for can obey."""
+    """Yield tensor options that have no effect on any of their tensors."""
     factors = prepared.factors
     tensors = [(plan, config.for_tensor(factors.get(plan.name, plan.name))) for plan in plans if plan.has_unit]
     different = {id(own): own for _, own in tensors}.values()
@@ -134,12 +134,12 @@ def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPl
 
 
 def _is_asked(name: str, value: float | None) -> bool:
-    """Return whether an option is set: 0 is a value for goals, and off for other options."""
+    """Return whether an option is set: 0 is a valid goal, but disables other options."""
     return value is not None if name in TENSOR_GOALS else bool(value)
 
 
 def _is_lossy(plan: TensorPlan, options: TensorOptions) -> bool:
-    """Return whether a tensor has floats that need not be exact."""
+    """Return whether a tensor has floats that may be coded lossily."""
     known = plan.record.type if plan.record else None
     kind = STORED_TYPES[known].kind if known else DTYPES[plan.data_format].kind
     return kind == "f" and not options.exact
@@ -151,13 +151,13 @@ def _has_rows(plan: TensorPlan, _: TensorOptions) -> bool:
 
 
 def _is_matrix(plan: TensorPlan, options: TensorOptions) -> bool:
-    """Return whether a tensor may be quantized with another step than the fine one of a vector."""
+    """Return whether a tensor may be quantized with a step size other than the fine one of vectors."""
     fine = options.exact is None and options.fine_vectors and not is_matrix_shape(plan.dims)
     return _is_lossy(plan, options) and not fine
 
 
 def _is_optimised(plan: TensorPlan, options: TensorOptions) -> bool:
-    """Return whether the quantization of a tensor may weigh errors against bits."""
+    """Return whether rate-distortion optimization may quantize a tensor."""
     return _is_matrix(plan, options) and options.max_error is None
 
 
@@ -166,7 +166,7 @@ def _is_dependent(plan: TensorPlan, options: TensorOptions) -> bool:
     return _is_optimised(plan, options) and not options.codebook
 
 
-#: Names of options, what a tensor is that can obey them, and why none does.
+#: Names of options, condition for a tensor on which they have an effect, and reason if no tensor meets it.
 _TENSOR_OPTIONS: tuple[tuple[tuple[str, ...], Callable[[TensorPlan, TensorOptions], bool], str], ...] = (
     (("qp", "quality"), _is_lossy, "no tensor has floats that may be quantized"),
     (("scan_order", "row_skipping"), _has_rows, "no tensor that is coded as levels has several rows and columns"),
@@ -179,7 +179,7 @@ _TENSOR_OPTIONS: tuple[tuple[tuple[str, ...], Callable[[TensorPlan, TensorOption
 def warn_of_loss(losses: Mapping[str, Loss], asked: EncoderConfig, prepared: Prepared) -> None:
     """Issue one LossWarning for all matrices with an SNR below 20 dB, unless the options permit less.
 
-    A matrix without information left, at 0 dB or less, is named in any case.
+    A matrix at 0 dB or less, without information left, is always named.
     """
     factors, found = prepared.factors, dict[str, float]()
     for name, one in losses.items():
@@ -218,7 +218,7 @@ def warn_of_loss(losses: Mapping[str, Loss], asked: EncoderConfig, prepared: Pre
 
 
 def warn_if_larger(taken: int, exact: int, config: EncoderConfig) -> None:
-    """Warn of an encoding that takes more bytes than a lossless one."""
+    """Warn about an encoding that is larger than a lossless one."""
     if taken > exact:
         option = Option("target_size", exact) if config.steps else Option("exact", True)
         message = f"the encoding takes {taken:,} bytes, more than the {exact:,} bytes of a lossless encoding"

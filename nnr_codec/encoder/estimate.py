@@ -1,4 +1,4 @@
-"""Estimated size and error of each tensor without coding; excerpts stand for large tensors."""
+"""Estimation of the size and error of each tensor without coding; a large tensor is estimated from an excerpt."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from .rate_distortion import RECORD_BYTES, code_bytes, estimated, loss, overhead
 from .tensor_tasks import Pool, TensorReader, TensorTask
 from .unit_layout import plan_units
 
-#: Parameters of an excerpt; smaller tensors are estimated as a whole.
+#: Number of parameters of an excerpt; smaller tensors are estimated completely.
 ABOUT = 1 << 16
 
 
-#: The plan of a tensor, the bytes of its units, and its error; None for integers, and without a unit.
+#: Plan of a tensor, bytes of its units, and its error (None for integers, and for a tensor without a unit).
 Estimated = tuple[TensorPlan, int, Loss | None]
 
 
 def estimate(
     prepared: Prepared, config: EncoderConfig, read: TensorReader, pool: Pool, warn: bool = False
 ) -> tuple[int, list[Estimated]]:
-    """Return bytes of what precedes the units of tensors, and what each tensor takes and loses.
+    """Return the bytes of the units before the tensors, and the estimate for each tensor.
 
-    Goals are followed as they would be, but a target by estimates. Raises EncodeError as the encoder does.
-    With ``warn``, options without effect are an EncodeWarning each.
+    Goals apply as in encoding; a size target applies to estimated sizes. Raises EncodeError as the encoder does. With
+    ``warn``, issues an EncodeWarning for each option without effect.
     """
     if warn:
         check_blocks(config, prepared)

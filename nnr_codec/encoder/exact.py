@@ -1,4 +1,4 @@
-"""Lossless plan of a tensor: the cheapest of all codings that keep every bit (docs/reference/side-information.md)."""
+"""Lossless plan of a tensor: the smallest of all lossless codings (docs/reference/side-information.md)."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from .facts import TensorFacts
 from .plan import Integers, Quantized, Raw, TensorPlan, Uniform
 from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, estimated_bytes, overhead
 
-#: Factor of bytes that are estimated from entropies, and the share that a code must save to be worth a record.
+#: Factor on bytes estimated from entropies, and the share that a code must save to be worth a record.
 SURPLUS, GAIN = 1.003, 2.0**-9
-#: Bytes of a tensor up to which only the raw code is worth its entry in the record.
+#: Size in bytes up to which only the raw code is worth its entry in the record.
 TINY = UNIT_BYTES + RECORD_BYTES + CODE_BYTES
-#: Bits of a level or an entry of a codebook, without its sign.
+#: Bits of a level or a codebook entry, without the sign.
 LEVEL_BITS = 31
-#: Values of a first sample, tried before all values are.
+#: Values of a sample that is tried before all values.
 GLANCE = 1024
 
 
 @dataclass
 class Cheapest:
-    """The plan that takes the fewest bytes of those that are offered, of about equal ones the one without a code.
+    """Smallest of the offered plans; among plans of nearly equal size, one without a code.
 
     Parameters
     ----------
     facts : TensorFacts
     plan : TensorPlan or None
-        None as long as none was accepted.
+        None until a plan is accepted.
     price : float
-        Its bytes; a little more for a plan with a code.
+        Bytes of the plan; slightly more for a plan with a code.
     """
 
     facts: TensorFacts
@@ -51,9 +51,9 @@ class Cheapest:
     price: float = float("inf")
 
     def offer(self, plan: TensorPlan, price: float | None = None) -> None:
-        """Accept a plan that is cheaper; without a price its bytes are estimated, if it could be.
+        """Accept a plan if it is smaller. Without a ``price``, its bytes are estimated unless it cannot be smaller.
 
-        A code that the tensor does not fit is not accepted, nor one for which the record has no room.
+        A code that does not fit the tensor, or that exceeds the room in the record, is not accepted.
         """
         factor = 1 + GAIN if plan.code else 1
         if plan.code and code_bytes(plan.code) > self.facts.context.room and not isinstance(plan.code, RawCode):
@@ -69,7 +69,7 @@ class Cheapest:
             self.plan, self.price = plan, factor * price
 
     def _floor(self, plan: TensorPlan) -> float:
-        """Estimate the bytes of levels that distinguish the items; 0 where that is unknown, or channels differ."""
+        """Estimate the bytes of levels that distinguish the items; 0 if unknown, or if channels differ."""
         by_channel = isinstance(plan.code, GridCode) and plan.code.axis is not None
         if plan.payload_type == NNR_PT_RAW_FLOAT or by_channel or self.plan is None:
             return 0.0
@@ -77,9 +77,9 @@ class Cheapest:
 
 
 def exact(facts: TensorFacts) -> TensorPlan:
-    """Return the plan that keeps every bit in the fewest bytes.
+    """Return the smallest lossless plan.
 
-    Raises EncodeError where side information is not allowed, and NNR alone does not hold the tensor.
+    Raises EncodeError if NNR requires side information for the tensor, which the options disallow.
     """
     cheapest = Cheapest(facts)
     coded, tiny = facts.config.side_info, facts.array.nbytes <= TINY
@@ -100,7 +100,7 @@ def exact(facts: TensorFacts) -> TensorPlan:
 
 
 def exact_plain(facts: TensorFacts) -> TensorPlan | None:
-    """Return the plan that keeps every bit in the fewest bytes that every decoder understands; None if none does."""
+    """Return the smallest lossless plan that needs no side information; None if there is none."""
     cheapest = Cheapest(facts)
     for plan in plain(facts):
         cheapest.offer(plan)
@@ -108,7 +108,7 @@ def exact_plain(facts: TensorFacts) -> TensorPlan | None:
 
 
 def plain(facts: TensorFacts) -> Iterator[TensorPlan]:
-    """Yield plans that every decoder understands."""
+    """Yield plans that need no side information."""
     if facts.stored.kind == "f":
         if raw_is_exact(facts):
             yield facts.plan(Raw())
@@ -118,10 +118,10 @@ def plain(facts: TensorFacts) -> Iterator[TensorPlan]:
 
 
 def exact_levels(facts: TensorFacts) -> Iterator[TensorPlan]:
-    """Yield plans of exact steps and codebooks, which every decoder understands."""
+    """Yield plans with exact step sizes and codebooks, which need no side information."""
     plan = None if facts.context.out_of_reach else exact_step(facts)
     if plan is None or (plan.record and not facts.plan(Raw()).record):
-        return  # a float16 tensor, say, that would have to come from float32
+        return  # for example a float16 tensor, which would need conversion from float32
     yield plan
     found = facts.distinct
     if found is not None and facts.options.codebook != 0 and len(found.patterns) <= prod(plan.dims) // 2:
@@ -131,7 +131,7 @@ def exact_levels(facts: TensorFacts) -> Iterator[TensorPlan]:
 
 
 def exact_step(facts: TensorFacts) -> TensorPlan | None:
-    """Return the plan of uniform quantization that loses nothing; None where no step does that."""
+    """Return the plan of lossless uniform quantization; None if no step size is exact."""
     values, density = facts.floats.reshape(-1), facts.config.qp_density
     qp = _step_qp(sample(values, GLANCE), density)
     if qp is not None and len(values) > GLANCE:
@@ -141,7 +141,7 @@ def exact_step(facts: TensorFacts) -> TensorPlan | None:
     data_format = facts.data_format
     step = step_size(qp, density)
     if data_format is DecompressedDataFormat.TENSOR_FLOAT16 and step < float(np.finfo(np.float16).tiny):
-        data_format = DecompressedDataFormat.TENSOR_FLOAT32  # a step is a normal number of the format (7.3.6)
+        data_format = DecompressedDataFormat.TENSOR_FLOAT32  # step sizes are normal numbers of the format (7.3.6)
     info = np.finfo(DTYPES[data_format])
     if not float(info.tiny) <= step <= float(info.max) or max(map(abs, facts.bounds)) > float(info.max):
         return None
@@ -151,12 +151,13 @@ def exact_step(facts: TensorFacts) -> TensorPlan | None:
 
 
 def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
-    """Return the qp of the largest step of which all values are multiples; None without one, or for large levels.
+    """Return the qp of the largest step size of which all values are multiples; None without one, or for large levels.
 
-    A step of QpDensity d has an odd part below 2**(d + 1); grids with a larger one take the power of two in it.
+    A step size of QpDensity d has an odd part below 2**(d + 1). A grid with a larger odd part uses its power of two
+    only.
     """
     found = quantizer.grid(values if values.itemsize > 2 else values.astype(np.float32), LEVEL_BITS + 8)
-    if found is None:  # more bits than any odd part makes up for
+    if found is None:  # more bits than any odd part can save
         return None
     exponent, odd, largest = found
     if not odd:
@@ -171,12 +172,12 @@ def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
 
 
 def _codes(facts: TensorFacts) -> Iterator[Code]:
-    """Yield all other codes that may suit the type."""
+    """Yield all other codes for the type."""
     if facts.stored.name != "float32":
         yield RawCode(facts.part_id("raw"))
     if facts.stored.kind != "f":
         yield from integer_codes(facts)
-    elif facts.stored.bits > 8:  # of 256 values, a palette has all
+    elif facts.stored.bits > 8:  # with at most 256 values, a palette has all
         yield from grid_codes(facts)
     found = facts.distinct
     if found is not None and facts.stored.bits >= 8:
@@ -187,7 +188,7 @@ def _codes(facts: TensorFacts) -> Iterator[Code]:
 
 
 def raw_is_exact(facts: TensorFacts) -> bool:
-    """Return whether float32 holds all values; NaN of other types are excluded: conversions change their bits."""
+    """Return whether float32 represents all values. NaN of other types is excluded: conversion changes its bits."""
     if facts.stored.name == "float32":
         return True
     values = facts.floats
@@ -197,7 +198,7 @@ def raw_is_exact(facts: TensorFacts) -> bool:
 
 
 def _reason(facts: TensorFacts) -> str:
-    """Return the reason why NNR alone does not hold a tensor."""
+    """Return the reason why NNR cannot represent a tensor without side information."""
     name, stored = facts.name, facts.stored
     if stored.kind != "f":
         low, high = facts.bounds

@@ -1,8 +1,8 @@
-"""Codes of side information that keep every bit of a tensor (docs/reference/side-information.md).
+"""Lossless codes of side information (docs/reference/side-information.md).
 
-* integers: a base, and low bits in a unit of their own, where their own values are not the best levels.
-* floats: exponents are coded, and the rest of their bits is stored.
-* grids: floats that were made of small integers by a scale, one for the tensor or one for each channel.
+* integers: a base, and low bits in a separate unit, if the values themselves are not the best levels.
+* floats: exponents are coded, and the other bits are stored.
+* grids: floats that are small integers times a scale, one for the tensor or one for each channel.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from .facts import TensorFacts
 Floats = npt.NDArray[np.floating[Any]]
 Doubles = npt.NDArray[np.float64]
 
-#: Bits of the levels where low bits are stored apart.
+#: Bits of the levels if low bits are stored separately.
 HIGH_BITS = 6
-#: Mantissa bits in the levels, beside the exponent; the others are stored.
+#: Mantissa bits in the levels, in addition to the exponent; the others are stored.
 MANTISSA = 1
-#: cabac_unary_length_minus1 of exponents: their levels are spread widely.
+#: cabac_unary_length_minus1 of exponents, whose levels have a wide range.
 EXPONENT_UNARY = 30
-#: Integers that quantizers give the largest magnitude; tried for mantissas of fewer than SHORT bits, whose rounding
-#: hides divisors.
+#: Usual integers of the largest magnitude in quantizers. They are tried for mantissas of fewer than SHORT bits, in
+#: which rounding hides divisors.
 LARGEST, SHORT = (127, 128, 7, 8, 255, 15, 3, 1, 32767, 32768), 16
-#: Channels of a first sample; magnitudes of each channel whose common divisor is searched.
+#: Channels of a first sample; magnitudes of each channel that the search for a common divisor uses.
 CHANNELS, MAGNITUDES = 4, 64
-#: Largest integer of a grid, and the largest that is no coincidence: all values of narrow types are on some grid.
+#: Largest integer of a grid, and largest one that is not a coincidence: all values of narrow types are on some grid.
 MOST, CERTAIN = 1 << 16, 255
 
 
 # ----------------------------------------------------------------------------------------------------------- integers
 def integer_codes(facts: TensorFacts) -> Iterator[IntegerCode]:
-    """Yield codes for a tensor of integers: levels around some base, and levels of the bits above some low ones."""
+    """Yield codes for a tensor of integers: levels relative to a base, and levels of the high bits."""
     low, high = facts.bounds
     levels, others = facts.part_id("levels"), facts.part_id("bits")
     width = (high - low).bit_length()
@@ -48,7 +48,7 @@ def integer_codes(facts: TensorFacts) -> Iterator[IntegerCode]:
             if low - base >= -(1 << 31) and high - base < 1 << 31:
                 yield IntegerCode(base, unit=levels)
     for bits in sorted({width - 32, width - HIGH_BITS, 32 if width > 32 else 0}):
-        if bits > 0:  # levels from 0 on, or around it when they take all of int32
+        if bits > 0:  # levels start at 0, or are centred on 0 if they need all of int32
             base = low if width - bits < 32 else low + (1 << (width - 1))
             yield IntegerCode(base, bits, others, levels)
 
@@ -60,7 +60,7 @@ def _median(facts: TensorFacts) -> int:
 
 # ------------------------------------------------------------------------------------------------------------- floats
 def float_code(facts: TensorFacts) -> tuple[float, FloatCode] | None:
-    """Return the bits of a tensor of floats and its code; None where it would leave no bits to the other unit."""
+    """Return the stored bits of a tensor of floats and its code; None if the code would store no bits."""
     stored, patterns, ids = facts.stored, facts.patterns, (facts.part_id("bits"), facts.part_id("levels"))
     mantissa = min(MANTISSA, stored.mantissa)
     by_sign, both_zeros = _exponent_histogram(facts, mantissa)
@@ -92,7 +92,7 @@ def _exponent_histogram(facts: TensorFacts, mantissa: int) -> tuple[npt.NDArray[
 
 
 def _low_zeros(facts: TensorFacts, most: int) -> tuple[int, bytes | None, float]:
-    """Return the number of low mantissa bits that are 0, the rows where they are (None: all), and the bits left."""
+    """Return the number of low mantissa bits that are 0, the rows with these zeros (None: all), and the other bits."""
     stored = facts.stored
     rows = facts.dims[0]
     per_row = len(facts.patterns) // rows
@@ -108,7 +108,7 @@ def _low_zeros(facts: TensorFacts, most: int) -> tuple[int, bytes | None, float]
         trailing[start : start + together] = found
         counts += np.bincount(found, minlength=most + 1)
     everywhere = int(counts.nonzero()[0][0])
-    having = counts[::-1].cumsum()[::-1]  # rows with at least so many zeros
+    having = counts[::-1].cumsum()[::-1]  # number of rows with at least k zeros
     saved: npt.NDArray[Any] = np.arange(most + 1) * having * per_row - 1.2 * rows
     best = int(saved.argmax())
     if saved[best] <= everywhere * rows * per_row:
@@ -119,7 +119,7 @@ def _low_zeros(facts: TensorFacts, most: int) -> tuple[int, bytes | None, float]
 
 # -------------------------------------------------------------------------------------------------------------- grids
 def grid_codes(facts: TensorFacts) -> Iterator[GridCode]:
-    """Yield the codes of uniform grids on which all magnitudes lie: of the tensor, of each row, of each column."""
+    """Yield the codes of uniform grids that contain all magnitudes: of the tensor, of each row, of each column."""
     values, stored = facts.floats, facts.stored
     work = np.dtype("<f8" if stored.name == "float64" else "<f4")
     magnitudes = _of_tensor(facts, work)
@@ -136,7 +136,7 @@ def grid_codes(facts: TensorFacts) -> Iterator[GridCode]:
 
 
 def _of_tensor(facts: TensorFacts, work: np.dtype[Any]) -> Doubles | None:
-    """Return the distinct magnitudes; None where a sample is on no grid, or there are too many for one."""
+    """Return the distinct magnitudes; None if a sample is on no grid, or if they are too many for one."""
     stored, found = facts.stored, facts.distinct
     if found is None and _scales(_magnitudes(sample(facts.floats.reshape(-1))[None]), stored, work) is not None:
         found = distinct(facts.patterns, stored, 2 * MOST + 1, share=1)
@@ -144,7 +144,7 @@ def _of_tensor(facts: TensorFacts, work: np.dtype[Any]) -> Doubles | None:
 
 
 def _of_channels(channels: Floats, stored: StoredType, work: np.dtype[Any]) -> Floats | None:
-    """Return the scale of each index of the first dimension; None where one has none."""
+    """Return the scale of each index of the first dimension; None if one has no scale."""
     some = channels[:: len(channels) // CHANNELS | 1]
     some = some.reshape(len(some), -1)
     if _scales(_magnitudes(some[:, :: some.shape[1] // SAMPLE | 1]), stored, work) is None:
@@ -161,18 +161,18 @@ def _of_channels(channels: Floats, stored: StoredType, work: np.dtype[Any]) -> F
 
 
 def _magnitudes(values: Floats) -> Doubles:
-    """Return magnitudes of each channel in ascending order, shape (channels, n); distinct ones of a single channel."""
+    """Return magnitudes of each channel in ascending order, shape (channels, n); without repetition for one channel."""
     sizes = np.abs(values)
     return (np.sort(sizes, axis=1) if len(sizes) > 1 else np.unique(sizes)[None]).astype(np.float64)
 
 
 def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Floats | None:
-    """Return the scale of each channel whose multiples, rounded once, are its magnitudes; None if one has none."""
+    """Return the scale of each channel whose rounded multiples are its magnitudes; None if a channel has no scale."""
     largest = magnitudes[:, -1]
     counts = np.count_nonzero(np.diff(magnitudes, axis=1, prepend=0), axis=1)
     if counts.max() > MOST or not np.isfinite(largest).all():
         return None
-    # Half the distance to the next number of the type: what a rounded product may be off; less below powers of two.
+    # Largest error of a rounded product: half the distance to the next number of the type; less below powers of two.
     fractions, exponents = np.frexp(magnitudes)
     subnormal = 3 - (1 << (stored.exponent - 1))
     error: Doubles = np.ldexp(1.0, np.maximum(exponents, subnormal) - 2 - stored.mantissa)
@@ -189,7 +189,7 @@ def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Flo
 
 
 def _divisors(magnitudes: Doubles, error: Doubles) -> Doubles:
-    """Estimate the greatest common divisors of magnitudes; 0 where rounding errors hide it."""
+    """Estimate the greatest common divisors of magnitudes; 0 if rounding errors hide it."""
     width = magnitudes.shape[1]
     columns = np.linspace(0, width - 1, min(width, MAGNITUDES)).astype(np.int64)
     found = np.empty(len(magnitudes))
@@ -200,10 +200,10 @@ def _divisors(magnitudes: Doubles, error: Doubles) -> Doubles:
 def _refined(
     magnitudes: Doubles, least: Doubles, error: Doubles, estimates: Doubles, stored: StoredType, work: np.dtype[Any]
 ) -> Floats:
-    """Return numbers near estimates whose rounded multiples are the magnitudes of each channel; 0 without one.
+    """Return scales near the estimates whose rounded multiples are the magnitudes of each channel; 0 without one.
 
-    Larger magnitudes are more precise: each bounds its scale to where its own multiple rounds to it, from
-    ``least`` on.
+    Each magnitude of at least ``least`` limits the scale to the interval in which its multiple rounds to the magnitude;
+    larger magnitudes give narrower intervals.
     """
     low, high = np.zeros(len(estimates)), np.full(len(estimates), np.inf)
     for most in (15, 63, 255, MOST) if stored.mantissa < SHORT else (MOST,):

@@ -1,8 +1,8 @@
-"""Steps of G and H from the step of the weight that is their product (ISO/IEC 15938-17:2024, 7.3.5, 8.3.7).
+"""Step sizes of G and H, derived from the step size of their product (ISO/IEC 15938-17:2024, 7.3.5, 8.3.7).
 
-An error in G is multiplied by H, and the other way round. With steps in proportion to 1 / |H| for G and 1 / |G| for H,
-a parameter of either adds as much to the error of the product, which is least then for its bits; their size is such
-that this error is that of the weight with its own step.
+An error in G is multiplied by H, and an error in H by G. With step sizes proportional to 1 / |H| for G and 1 / |G| for
+H, each parameter of G and H contributes equally to the error of the product, which minimizes the error for a given
+size. The step sizes are scaled so that the product has the same error as a weight that is quantized directly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Factors:
-    """G and H of one weight, as far as steps are concerned.
+    """Properties of the G and H of one weight that determine step sizes.
 
     Parameters
     ----------
@@ -39,9 +39,9 @@ class Factors:
         Sums of squares.
     rows, columns, rank : int
     gain : float
-        Ratio of a squared error in the weight to one in the product: 1, unless the product is a displacement.
+        Ratio of the squared error of the weight to that of the product: 1, unless the product is a displacement.
     energy : float
-        The sum of the squares of the weight.
+        Sum of squares of the weight.
     """
 
     g: float
@@ -58,19 +58,19 @@ class Factors:
         return self.gain * self.h / self.rank, self.gain * self.g / self.rank
 
     def steps(self, step: float) -> tuple[float, float]:
-        """Return the steps of G and H at which the weight has the error that it has with a step of its own."""
+        """Return the step sizes of G and H at which the weight has the same error as when it is quantized directly."""
         both = self.rows * self.columns / (self.rows + self.columns)
         g, h = (step * sqrt(both / (cost * self.rank)) if cost else step for cost in self.costs)
         return g, h
 
     def qps(self, qp: int, density: int) -> tuple[int, int]:
-        """Return their nearest qp, from that of the weight."""
+        """Return the nearest qp of G and of H for a qp of the weight."""
         g, h = (_nearest(step, density) for step in self.steps(step_size(qp, density)))
         return g, h
 
 
 def _nearest(step: float, density: int) -> int:
-    """Return the qp of the step that is nearest, of those that float32 holds."""
+    """Return the qp of the nearest step size that float32 represents."""
     bound = 126 << density
     mantissa, exponent = frexp(step)
     qp = (exponent - 1 << density) + round((2 * mantissa - 1) * (1 << density))
@@ -80,7 +80,7 @@ def _nearest(step: float, density: int) -> int:
 def read_factors(
     blocks: Sequence[Block], read: TensorReader, pool: Pool, *, energy: bool = False
 ) -> dict[str, Factors]:
-    """Return the factors of each of these weights, by its name; ``energy``: that of the weight as well."""
+    """Return the Factors of each weight by its name; with ``energy``, compute the energy of the weights too."""
     calls = [TensorTask(_factors, read, _names(block), (block, energy), read.nbytes(_names(block))) for block in blocks]
     return {block.weight: found for block, found in zip(blocks, pool.run(calls), strict=True)}
 
@@ -98,18 +98,18 @@ def _factors(arrays: list[Array], block: Block, energy: bool) -> Factors:
 
 
 def gain_of(rows: int, columns: int, corner: int | None) -> float:
-    """Return the mean number of errors of a displacement that add up in a parameter of its matrix."""
+    """Return the mean number of displacement errors that add up in a parameter of the matrix."""
     if corner is None:
         return 1.0
     lengths = np.arange(1, rows + 1, dtype=np.float64)  # in each row
-    if not corner:  # along diagonals from the first row or column on
+    if not corner:  # along diagonals that begin in the first row or column
         short = np.minimum(lengths, columns)
         lengths = (short * (short + 1) / 2 + (columns - short) * lengths) / columns
     return float(lengths.sum() / rows)
 
 
 def inherited(config: EncoderConfig, blocks: Sequence[Block]) -> EncoderConfig:
-    """Return options in which G and H have those of their weights, unless they have overrides of their own."""
+    """Return options in which G and H have the options of their weights, unless they have overrides."""
     if not blocks:
         return config
     found: dict[str, Options] = {}
@@ -125,12 +125,12 @@ def inherited(config: EncoderConfig, blocks: Sequence[Block]) -> EncoderConfig:
 
 
 def has_steps(config: EncoderConfig, block: Block) -> bool:
-    """Return whether G or H has a step of its own."""
+    """Return whether G or H has an override of the step size."""
     return any(config.overrides.get(name, {}).get("qp") is not None for name in _names(block))
 
 
 def qp_options(block: Block, factors: Factors, qp: int, density: int) -> dict[str, Options]:
-    """Return the options of G and H with which the weight has the error of its ``qp``."""
+    """Return the options of G and H that give the weight the error of its ``qp``."""
     return {name: {"qp": own} for name, own in zip(_names(block), factors.qps(qp, density), strict=True)}
 
 
@@ -143,9 +143,9 @@ def largest_qp(
     reaches: Callable[[Distortion], bool],
     qps: range,
 ) -> int | None:
-    """Return the largest of ascending ``qps`` of the weight at which the error suffices, found by bisection.
+    """Return the largest of ascending ``qps`` of the weight whose error is permitted, found by bisection.
 
-    That of the weight as decoders make it, in its ``dtype``.
+    The error is that of the weight as decoders compute it, in its ``dtype``.
     """
     all_facts = [
         tensor_facts(name, array, config) for name, array in zip(_names(block), read(_names(block)), strict=True)
@@ -168,7 +168,7 @@ def _with(some: TensorFacts, options: Options) -> TensorFacts:
 
 
 def _distortion(all_facts: Sequence[TensorFacts], block: Block, dtype: np.dtype[Any]) -> Distortion | None:
-    """Return the error of the weight with the steps of G and H; None where there is no such step, or number."""
+    """Return the error of the weight with the step sizes of G and H; None if a step size or value is impossible."""
     plans = [plan_tensor(one, in_block=True) for one in all_facts]
     if not all(plan.step for plan in plans):
         return None

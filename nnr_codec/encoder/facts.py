@@ -1,4 +1,4 @@
-"""Facts about one tensor, which decide its plan."""
+"""Facts about one tensor, on which its plan depends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .sensitivity import Importance, importance
 
 F = DecompressedDataFormat
 
-#: The smallest format that holds every value of an integer type; NNR has signed integers only (Table 15).
+#: Smallest format for each integer type; NNR has only signed integers (Table 15).
 INTEGER_FORMATS: dict[str, DecompressedDataFormat] = {
     "bool": F.TENSOR_INT2,
     "int2": F.TENSOR_INT2,
@@ -62,17 +62,17 @@ class TensorContext:
     Parameters
     ----------
     index : int
-        Place of the tensor in the model, which is all that a record says of an empty one.
+        Index of the tensor in the model; the record of an empty tensor needs it.
     taken : frozenset of str
         Ids that :meth:`TensorFacts.part_id` must not return.
     room : int
-        Bytes that the tensor may take of the record.
+        Maximum bytes of the record for this tensor.
     is_update : bool
-        The array is a difference, whose unit defines it completely.
+        The array is a difference; its unit must define it completely.
     is_bits : bool
-        It is a difference of bit patterns.
+        The array is a difference of bit patterns.
     out_of_reach : bool
-        QuantizationParameter, which suits other tensors, leaves no step for this one.
+        QuantizationParameter is chosen for other tensors, and leaves no step size for this one.
     """
 
     index: int = 0
@@ -83,13 +83,13 @@ class TensorContext:
     out_of_reach: bool = False
 
 
-#: The context of a tensor on its own.
+#: Context without constraints.
 ALONE = TensorContext()
 
 
 @dataclass(eq=False)
 class TensorFacts:
-    """The facts about one tensor; those that take a pass over the values are computed once, on first use.
+    """Facts about one tensor. Facts that require a pass over the values are computed on first use, and cached.
 
     Parameters
     ----------
@@ -98,11 +98,11 @@ class TensorFacts:
         In native byte order and C order.
     stored : StoredType
     options : TensorOptions
-        Tools that are left open are None.
+        Options of the tensor; None for tools without an option.
     config : EncoderConfig
     context : TensorContext
     importance : Importance or None
-        The cost of errors, where the caller gives it.
+        Cost of errors, if given by the caller.
     """
 
     name: str
@@ -115,12 +115,12 @@ class TensorFacts:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The shape as coded."""
+        """Shape as coded."""
         return self.array.shape or (1,)
 
     @cached_property
     def is_fine(self) -> bool:
-        """True if its steps are those of vectors, if it is quantized."""
+        """True if quantization uses the fine step sizes of vectors."""
         vector = len([extent for extent in self.dims if extent > 1]) < 2
         return vector and self.options.exact is None and self.options.fine_vectors
 
@@ -130,39 +130,39 @@ class TensorFacts:
 
     @property
     def effort(self) -> Effort:
-        """The choices that the options leave to the level of effort."""
+        """Choices of the level of effort."""
         return EFFORTS[self.config.effort]
 
     @property
     def tools(self) -> Tools:
-        """The tools of the options, and what stands for those that are left open."""
+        """Tools of the options, with defaults for those without an option."""
         return _tools(self.config.effort, self.is_fine, *_TOOLS_OF(self.options))
 
     @cached_property
     def patterns(self) -> npt.NDArray[np.unsignedinteger[Any]]:
-        """The items as unsigned integers, shape (n,)."""
+        """Bit patterns of the items as unsigned integers, shape (n,)."""
         return self.array.reshape(-1).view(self.stored.pattern)
 
     @cached_property
     def distinct(self) -> Distinct | None:
-        """The distinct items, unless there are many."""
+        """Distinct items; None if they are too many."""
         return distinct(self.patterns, self.stored, DEFAULT_LIMITS.max_codebook)
 
     @cached_property
     def bounds(self) -> tuple[Any, Any]:
-        """Least and largest value, as numbers of Python's; where some are not finite, at least one of these is not."""
+        """Smallest and largest value as Python numbers; at least one is not finite if any value is not."""
         if self.stored.kind != "f":
             return int(self.array.min()), int(self.array.max())
         return self._survey[:2]
 
     @property
     def energy(self) -> tuple[float, int]:
-        """The sum of the squares of finite floats, the same on every machine, and the number of nonzero values."""
+        """Sum of squares of finite floats (equal on all machines), and number of nonzero values."""
         return self._survey[2:4]
 
     @property
     def smallest(self) -> float:
-        """The smallest magnitude of floats other than 0; infinity if there is none."""
+        """Smallest nonzero magnitude of floats; infinity if there is none."""
         return self._survey[4]
 
     @cached_property
@@ -173,7 +173,7 @@ class TensorFacts:
 
     @property
     def floats(self) -> npt.NDArray[np.floating[Any]]:
-        """The values in a type of numpy's."""
+        """Values in a numpy float type."""
         array: npt.NDArray[Any] = self.array
         return array if self.stored.name in FLOAT_FORMATS else self._widened
 
@@ -183,14 +183,14 @@ class TensorFacts:
 
     @property
     def data_format(self) -> DecompressedDataFormat:
-        """The one that is nearest to the type; profile 0 has two of 32 bits (7.2), fixed-point numbers have one."""
+        """Format nearest to the type: of 32 bits in profile 0 (7.2), float32 for fixed-point numbers."""
         if self.stored.kind == "f":
             wide = self.config.profile == 0 or self.config.fixed_point is not None
             return F.TENSOR_FLOAT32 if wide else FLOAT_FORMATS.get(self.stored.name, F.TENSOR_FLOAT32)
         return F.TENSOR_INT32 if self.config.profile == 0 else INTEGER_FORMATS[self.stored.name]
 
     def plan(self, coding: Coding, data_format: DecompressedDataFormat | None = None) -> TensorPlan:
-        """Return a plan without a code, with a record where the unit alone would give another type or shape."""
+        """Return a plan without a code. It has a record if the unit alone would decode to another type or shape."""
         if data_format is None:
             data_format = self.data_format
         record = None
@@ -201,9 +201,9 @@ class TensorFacts:
         )
 
     def part_id(self, part: str) -> str:
-        """Return the id of a unit with a part of the tensor, ``NAME#part``; with more ``#`` if it is taken.
+        """Return the id of a unit with a part of the tensor, ``NAME#part``; with more ``#`` if that id is used.
 
-        Of a name without room for it, the end is left out.
+        A name that is too long for the suffix is shortened.
         """
         hashes = "#"
         while True:
@@ -214,9 +214,9 @@ class TensorFacts:
             hashes += "#"
 
     def coded(self, code: Code, unary: int | None = None) -> TensorPlan:
-        """Return a plan with a code: levels of the tensor's shape, or of RawCode as many float32 words as it takes.
+        """Return a plan with a code. Its unit has levels of the tensor's shape, or float32 words for RawCode.
 
-        ``unary`` is the cabac_unary_length_minus1 that suits the levels, where it is not that of the options.
+        ``unary`` replaces the cabac_unary_length_minus1 of the options if it suits the levels better.
         """
         raw = isinstance(code, RawCode)
         options = self.tools
@@ -238,7 +238,7 @@ class TensorFacts:
 def tensor_facts(
     name: str, array: Array, config: EncoderConfig, context: TensorContext = ALONE, axis: int = 0
 ) -> TensorFacts:
-    """Return the facts about a tensor, whose dimension ``axis`` comes first in them.
+    """Return the facts about a tensor, with its dimension ``axis`` moved to the front.
 
     Raises EncodeError for dimensions or a type that cannot be coded.
     """
@@ -260,7 +260,7 @@ def tensor_facts(
     if options.scan_order:
         dims = array.shape or (1,)
         if dims[0] == 1 or prod(dims[1:]) == 1:
-            options = replace(options, scan_order=0)  # errata G2: no other order, and no entry points that agree
+            options = replace(options, scan_order=0)  # errata G2: same order, disputed entry points
     return TensorFacts(name, array, stored, options, config, context, known)
 
 
@@ -270,7 +270,7 @@ def _tools(level: int, is_fine: bool, *options: Any) -> Tools:
     given = {tool: option for tool, option in zip(TOOLS, options, strict=True) if option is not None}
     free = {"row_skipping": effort.rows, "cabac_unary_length_minus1": effort.unary, "scan_order": effort.scans}
     left = {tool for tool, is_free in free.items() if is_free}
-    default = {"cabac_unary_length_minus1": 0 if is_fine else DEFAULT_UNARY}  # vectors have large levels, and few
+    default = {"cabac_unary_length_minus1": 0 if is_fine else DEFAULT_UNARY}  # vectors have few and large levels
     return Tools(
         **{"choose_shift_parameters": effort.shift_parameters, **default, **given},
         open=frozenset(left - given.keys()),
@@ -279,14 +279,14 @@ def _tools(level: int, is_fine: bool, *options: Any) -> Tools:
 
 
 def native(array: Array) -> Array:
-    """Return the same items in native byte order, C order and aligned; no copy where they are."""
+    """Return the items in native byte order, C order and aligned; without a copy if they already are."""
     if array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned:
         return array
     return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
 def check_name(name: str) -> None:
-    """Raise EncodeError for a name that the syntax has no place for, or decoders with default limits refuse."""
+    """Raise EncodeError for a name that the syntax cannot represent, or that exceeds the default limits of decoders."""
     if not isinstance(name, str):
         raise EncodeError(f"tensor {name!r}: a name is a string")
     if "\0" in name:
@@ -302,5 +302,5 @@ def check_name(name: str) -> None:
 
 
 def fits_name(name: str) -> bool:
-    """Return whether decoders with default limits read an id of this length."""
+    """Return whether decoders with default limits accept an id of this length."""
     return len(name.encode()) <= DEFAULT_LIMITS.max_name_bytes

@@ -1,4 +1,4 @@
-"""Fixed-point formats: each float becomes the nearest number of the format; numbers out of range saturate."""
+"""Fixed-point formats: each float is rounded to the nearest number of the format; out-of-range values saturate."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from .facts import TensorFacts
 from .plan import FixedPoint, Quantized, TensorPlan
 from .quantization import fixed_levels, multiples
 
-#: Tensors that a warning lists, and characters of each name.
+#: Number of tensors in a warning, and characters of each name.
 LISTED, LONGEST = 8, 200
 
 
 @dataclass(frozen=True)
 class Saturation:
-    """Parameters of a tensor beyond the numbers of a fixed-point format.
+    """Out-of-range parameters of a tensor in a fixed-point format.
 
     Parameters
     ----------
     parameters : int
-        Number of parameters.
+        Number of out-of-range parameters.
     largest : float
-        The one of the largest magnitude.
+        Out-of-range parameter with the largest magnitude.
     """
 
     parameters: int
@@ -48,7 +48,7 @@ class SaturationWarning(UserWarning):
     ----------
     message : str
     tensors : mapping of str to Saturation
-        By the names of the tensors, in the order of the model.
+        Affected tensors by name, in the order of the model.
     """
 
     def __init__(self, message: str, tensors: Mapping[str, Saturation]) -> None:
@@ -60,10 +60,10 @@ class SaturationWarning(UserWarning):
 
 
 def fixed_plan(facts: TensorFacts, in_block: bool = False) -> TensorPlan:
-    """Return the plan of a tensor of floats in the fixed-point format of the options, which decodes to float32 (7.3.3).
+    """Return the plan of a tensor of floats in the fixed-point format of the options; it decodes to float32 (7.3.3).
 
-    The step is that power of two at any QpDensity. A codebook, where it takes fewer bytes, has all numbers that occur.
-    Raises EncodeError, which names the tensor, for values that are not finite.
+    The step size 2**-fraction exists at any QpDensity. A codebook of all distinct numbers is used if it is smaller.
+    Raises EncodeError with the name of the tensor for values that are not finite.
     """
     name = facts.config.fixed_point or ""
     fraction, bits = FIXED_POINT[name]
@@ -94,7 +94,7 @@ def fixed_plan(facts: TensorFacts, in_block: bool = False) -> TensorPlan:
 
 
 def warn_saturated(plans: Iterable[TensorPlan], name: str) -> None:
-    """Issue one SaturationWarning for all plans with parameters beyond the format of this name."""
+    """Issue one SaturationWarning for all plans with out-of-range parameters in the format of this name."""
     found = {}
     for plan in plans:
         form = plan.coding.quantizer
@@ -114,7 +114,7 @@ def warn_saturated(plans: Iterable[TensorPlan], name: str) -> None:
 
 
 def _saturated(facts: TensorFacts, form: FixedPoint) -> tuple[int, float] | None:
-    """Return the number of values beyond the format, and the largest of them; None for none."""
+    """Return the number of out-of-range values, and the one with the largest magnitude; None if all are in range."""
     low, high = facts.bounds
     edges: npt.NDArray[np.float64] = multiples(np.array([low, high], np.float64), form)
     if form.least <= edges[0] and edges[1] <= form.most:

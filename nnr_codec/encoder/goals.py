@@ -1,4 +1,4 @@
-"""Goals of single tensors (quality, snr, max_error): options, mostly steps, that meet them."""
+"""Goals of single tensors (quality, snr, max_error), and the options, mostly step sizes, that meet them."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from .tensor_tasks import Pool, TensorReader, TensorTask
 Options = dict[str, Any]
 Result = TypeVar("Result")
 
-#: QpDensity of tensors with a goal: 128 steps of qp double the step size, each is 0.05 dB.
+#: QpDensity of tensors with a goal: the step size doubles every 128 qp; one qp is 0.05 dB.
 DENSITY = 7
 OCTAVE = 1 << DENSITY
-#: The least and the greatest qp of that density whose step is a normal number of float32.
+#: Smallest and largest qp of that density whose step size is a normal float32 number.
 LEAST_QP, GREATEST_QP = -126 << DENSITY, (128 << DENSITY) - 1
-#: The qp of the default step, and the quality in dB that it gives in many networks; steps of vectors follow from it.
+#: qp of the default step size, and its quality in dB in many networks; step sizes of vectors are relative to it.
 DEFAULT_QP, USUAL_QUALITY = DEFAULT_STEP_EXPONENT << DENSITY, 46
-#: Steps of qp by which an SNR may exceed its goal (0.2 dB), and the upper bound of steps tried.
+#: qp steps by which an SNR may exceed its goal (0.2 dB), and maximum number of step sizes tried.
 CLOSE, TRIES = 4, 24
-#: Distance in qp of the steps tried for factors; the finest and the coarsest one, in root mean squares of the weight.
+#: Distance in qp of the step sizes tried for factors; finest and coarsest one, in root mean squares of the weight.
 FACTOR_STEPS = OCTAVE // 16
 FINEST, COARSEST = 2.0**-26, 8.0
-#: Parameters of an excerpt, which stands for a tensor where many steps are tried.
+#: Parameters of an excerpt, which represents a tensor while many step sizes are tried.
 EXCERPT = 1 << 15
-#: Least magnitude whose square float64 holds with room for sums.
+#: Smallest magnitude whose square float64 represents with a margin for sums.
 LEAST = 2.0**-400
 
 
@@ -51,12 +51,12 @@ def resolve_goals(
     apart: bool = False,
     restored: Model | None = None,
 ) -> EncoderConfig:
-    """Return the options with which every tensor meets its quality, snr or max_error.
+    """Return options with which every tensor meets its quality, snr or max_error.
 
-    ``apart``: quality is that of each tensor by itself, not of all together. Each snr and max_error is verified by
-    quantizing the tensor as it will be; a tensor of which no step gives that is kept bit for bit. Factors of weights
-    that are ``restored`` get the options of these, and steps at which these meet their goals; EncodeError where
-    no step gives that.
+    With ``apart``, quality applies to each tensor separately, not to all together. Each snr and max_error is verified
+    by quantizing the tensor; a tensor is lossless if no step size meets its goal. Factors of weights in ``restored``
+    get the options of these weights, with step sizes at which the weights meet their goals. Raises EncodeError if no
+    step size of factors does.
     """
     blocks = decomposed(model, restored) if restored is not None else []
     pairs = [block for block in blocks if not has_steps(config, block)]
@@ -101,9 +101,9 @@ def _weight_qp(
     has_own_goal: bool,
     quality_qp: int | None,
 ) -> int | None:
-    """Return the qp of a decomposed weight, from which the steps of G and H follow; None where a target decides.
+    """Return the qp of a decomposed weight, which determines the step sizes of G and H; None if a size target does.
 
-    ``quality_qp`` is that of the quality, if there is one. EncodeError where no step meets the goal.
+    ``quality_qp`` is the qp for its quality, if any. Raises EncodeError if no step size meets the goal.
     """
     options, rms = config.for_tensor(block.weight), sqrt(factors.energy / (factors.rows * factors.columns))
 
@@ -130,7 +130,7 @@ def _weight_qp(
 
 
 def with_density(config: EncoderConfig, qp_density: int = DENSITY) -> EncoderConfig:
-    """Return options with the same steps at a higher QpDensity, or finer ones at a lower one, which has gaps."""
+    """Return options with the same step sizes at a higher QpDensity, or the next finer ones at a lower QpDensity."""
     shift = qp_density - config.qp_density
 
     def moved(qp: int | None) -> int | None:
@@ -151,20 +151,20 @@ def with_density(config: EncoderConfig, qp_density: int = DENSITY) -> EncoderCon
 
 
 def qp_of(step: float) -> int:
-    """Return the largest qp whose step is at most this one, above 0."""
+    """Return the largest qp whose step size is at most ``step``, which is above 0."""
     return clipped(qp_below(step, DENSITY))
 
 
 def read_each(
     names: Iterable[str], read: TensorReader, pool: Pool, function: Callable[..., Result], *arguments: Any
 ) -> dict[str, Result]:
-    """Return the result of a function for each tensor: of a list with the array, its name, and the other arguments."""
+    """Return the result of a function for each tensor; it gets a list with the array, the name, and other arguments."""
     calls = [TensorTask(function, read, (name,), (name, *arguments), read.nbytes([name])) for name in names]
     return {call.names[0]: result for call, result in zip(calls, pool.run(calls), strict=True)}
 
 
 def excerpt(whole: TensorFacts, about: int = EXCERPT) -> TensorFacts:
-    """Return about so many parameters of a tensor in eight runs, of whole rows where these are short."""
+    """Return an excerpt with ``about`` parameters in eight runs, of complete rows if rows are short."""
     array, runs = whole.array, 8
     if array.size <= about:
         return whole
@@ -179,26 +179,26 @@ def excerpt(whole: TensorFacts, about: int = EXCERPT) -> TensorFacts:
 
 
 def has_goal(options: TensorOptions) -> bool:
-    """Return whether a tensor has a goal from which its step follows."""
+    """Return whether a tensor has a goal that determines its step size."""
     return not (options.quality is None and options.snr is None and options.max_error is None)
 
 
 def block_members(model: Model) -> set[str]:
-    """Return the tensors that are in blocks."""
+    """Return the names of the tensors in blocks."""
     return {name for block in model.blocks for name in vars(block).values() if isinstance(name, str)}
 
 
 def quantizable(tensor: TensorFacts) -> bool:
-    """Return whether all values are finite floats whose squares fit float64; only these can be quantized."""
+    """Return whether all values are finite floats whose squares fit float64; other tensors cannot be quantized."""
     if tensor.stored.kind != "f" or not tensor.array.size:
         return False
-    largest = max(-tensor.bounds[0], tensor.bounds[1])  # no comparison with a not-a-number is true
+    largest = max(-tensor.bounds[0], tensor.bounds[1])  # comparisons with NaN are false
     return bool(largest == 0 or LEAST < largest < 1 / LEAST)
 
 
 # ------------------------------------------------------------------------------------------------ quality
 def _quality_steps(wanted: Mapping[str, float], found: Mapping[str, tuple[float, int]]) -> dict[str, Options]:
-    """Return the qp of each tensor with a quality, from their energies; vectors move with the quality."""
+    """Return the qp of each tensor with a quality, computed from the energies of all of them."""
     steps = {}
     for quality in set(wanted.values()):
         mine = [energy for name, energy in found.items() if wanted[name] == quality]
@@ -210,12 +210,12 @@ def _quality_steps(wanted: Mapping[str, float], found: Mapping[str, tuple[float,
 
 
 def _floor(quality: float | None) -> float:
-    """Return the ratio of signal and noise that each matrix of a quality has at least: 10 dB less, or the default's."""
+    """Return the minimum ratio of signal and noise of each matrix for a quality: 10 dB lower, or the default."""
     return min(FLOOR, 10 ** (((quality or 0) - 10) / 10))
 
 
 def _may_miss_floor(options: TensorOptions, energy: tuple[float, int], found: Options) -> bool:
-    """Return whether a matrix may have less than its floor at a step; twice the usual noise is counted."""
+    """Return whether a matrix could be below its floor at a step size, assuming twice the usual noise."""
     signal, count = energy
     ratio = _floor(options.quality)
     if not signal or ratio <= 1:
@@ -227,7 +227,7 @@ def _may_miss_floor(options: TensorOptions, energy: tuple[float, int], found: Op
 def _with_floor(
     arrays: list[Array], name: str, config: EncoderConfig, blocks: frozenset[str], found: Mapping[str, Options]
 ) -> Options:
-    """Return the options with which a matrix has the floor of its quality."""
+    """Return the options with which a matrix reaches the floor of its quality."""
     tensor, qp = tensor_facts(name, arrays[0], config), found[name]["qp"]
     tensor = replace(tensor, options=replace(tensor.options, quality=None))
     ratio = _floor(config.for_tensor(name).quality)
@@ -238,12 +238,12 @@ def _with_floor(
 
 
 def quality_shift(quality: float) -> int:
-    """Return the difference of the qp of a quality to that of the usual one."""
+    """Return the qp difference between a quality and the usual quality."""
     return -round((quality - USUAL_QUALITY) * OCTAVE / 6)
 
 
 def usual_qp(energies: Iterable[tuple[float, float]]) -> int:
-    """Return the qp of the usual quality, for tensors with these sums of squares and counts of nonzero values."""
+    """Return the qp of the usual quality for tensors with these sums of squares and numbers of nonzero values."""
     signal = count = 0.0
     for energy, number in energies:
         signal, count = signal + energy, count + number
@@ -253,7 +253,7 @@ def usual_qp(energies: Iterable[tuple[float, float]]) -> int:
 
 
 def clipped(qp: int) -> int:
-    """Return the nearest qp that there is."""
+    """Return the nearest qp in the permitted range."""
     return max(LEAST_QP, min(GREATEST_QP, qp))
 
 
@@ -267,7 +267,7 @@ def _energy(arrays: list[Array], name: str, config: EncoderConfig) -> tuple[floa
 
 # ------------------------------------------------------------------------------------------------ snr, max_error
 def _settled(arrays: list[Array], name: str, config: EncoderConfig, blocks: frozenset[str]) -> Options:
-    """Return the options with which a tensor has the SNR, or the largest error, that it may have."""
+    """Return the options with which a tensor meets its goal of SNR or maximum error."""
     tensor = tensor_facts(name, arrays[0], config)
     if tensor.stored.kind != "f":
         return {}
@@ -282,11 +282,11 @@ def _settled(arrays: list[Array], name: str, config: EncoderConfig, blocks: froz
 
 
 def _bounded(tensor: TensorFacts, bound: float, in_block: bool) -> Options:
-    """Return uniform quantization, whose errors do not exceed half a step."""
+    """Return options of uniform quantization, whose errors are at most half a step size."""
     if tensor.is_fine and max(error.largest for error in _errors(tensor, in_block)) <= bound:
         return {}
     qp = qp_of(2 * bound)
-    for shift in (0, 1, 2, OCTAVE // 8, OCTAVE):  # what float arithmetic and narrow types round takes a smaller step
+    for shift in (0, 1, 2, OCTAVE // 8, OCTAVE):  # rounding may need smaller steps
         options = {"qp": max(LEAST_QP, qp - shift), "dependent_quantization": False, "rate": 0.0, "fine_vectors": False}
         if max(error.largest for error in _errors(tensor.with_options(options), in_block)) <= bound:
             return options
@@ -294,7 +294,7 @@ def _bounded(tensor: TensorFacts, bound: float, in_block: bool) -> Options:
 
 
 def _with_snr(tensor: TensorFacts, factor: float, in_block: bool) -> Options:
-    """Return the largest step at which the signal is so many times the noise."""
+    """Return options with the largest step size that reaches an SNR."""
     if tensor.is_fine and all(error.reaches(factor) for error in _errors(tensor, in_block)):
         return {}
     some = excerpt(tensor)
@@ -308,11 +308,11 @@ def _with_snr(tensor: TensorFacts, factor: float, in_block: bool) -> Options:
 
 
 def _largest_step(tensor: TensorFacts, factor: float, qp: int, in_block: bool) -> int | None:
-    """Return the largest qp that reaches an SNR, nearly; None where the search from ``qp`` finds none.
+    """Return approximately the largest qp that reaches an SNR; None if the search from ``qp`` finds none.
 
-    The noise is taken to be proportional to the square of the step.
+    The search assumes noise proportional to the square of the step size.
     """
-    low, high = LEAST_QP - 1, GREATEST_QP + 1  # the largest that does, and the smallest that does not
+    low, high = LEAST_QP - 1, GREATEST_QP + 1  # largest qp known to reach it, smallest known not to
     for attempt in range(TRIES):
         found = max(
             _errors(tensor.with_options({"qp": qp, "fine_vectors": False}), in_block), key=lambda error: error.noise
@@ -323,7 +323,7 @@ def _largest_step(tensor: TensorFacts, factor: float, qp: int, in_block: bool) -
             high = qp
         more = floor(log2(found.signal / found.noise / factor) * OCTAVE / 2) if found.noise else 0
         if low < LEAST_QP:
-            more = min(more, -1 << attempt)  # where the noise is not, as with nothing but zeros
+            more = min(more, -1 << attempt)  # if the noise is not proportional, as when all levels are 0
         if low == qp and (more <= CLOSE or high - low == 1):
             break
         qp = clipped(qp + more - (more < 0))
@@ -333,7 +333,7 @@ def _largest_step(tensor: TensorFacts, factor: float, qp: int, in_block: bool) -
 
 
 def _errors(tensor: TensorFacts, in_block: bool) -> list[Distortion]:
-    """Return the errors of a tensor's plan; where it may be coded in a block or apart, with either dq_flag, of all."""
+    """Return the errors of a tensor's possible plans: in a block or separate, with either dq_flag."""
     plans = [plan_tensor(tensor)]
     if in_block:
         plan = plan_tensor(tensor, in_block=True)

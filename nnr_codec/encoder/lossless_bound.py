@@ -1,8 +1,9 @@
 """Lossless encoding for comparison with a lossy one: its options, and a lower bound of its size.
 
 The bound of a tensor is 80 % of its collision entropy, which is at most its entropy: the logarithm of the number of
-pairs of items, minus that of the number of pairs of equal items. It is the least of a strided sample, of pairs in the
-same row, and of pairs in the same column, since grids may have a scale for each row or column. Zeros take nothing.
+pairs of items, minus the logarithm of the number of pairs of equal items. It is the minimum of a strided sample, of
+pairs in the same row, and of pairs in the same column, because grids may have a scale for each row or column. Zeros
+count as 0 bits.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ Patterns = npt.NDArray[np.unsignedinteger[Any]]
 
 #: Items of a sample, and the factor by which samples of sparse tensors may be larger.
 ITEMS, TIMES = 512, 8
-#: Items of a tensor below which there is a bound only if all are distinct; pairs of a sample below which there is none.
+#: Items below which a bound requires that all are distinct; pairs of a sample below which the bound is 0.
 FEWEST, PAIRS = 256, 128
-#: Bytes of a tensor up to which its bound is 0: its unit and its entry in the record are larger.
+#: Size in bytes up to which the bound is 0: unit and record entry are larger.
 TINY = 32
-#: Least bytes of a code for each bit of collision entropy: contexts make codes shorter than the entropy.
+#: Minimum bytes of a code for each bit of collision entropy: contexts can make codes shorter than the entropy.
 SHARE = 0.8 / 8
 
 
 def lossless(config: EncoderConfig, names: Iterable[str]) -> EncoderConfig:
-    """Return the options with which these tensors keep every bit, without goals of the whole model."""
+    """Return the options with which these tensors are lossless, without goals of the whole model."""
     goals: dict[str, Any] = dict.fromkeys(MODEL_GOALS)
     plain = replace(config, **goals, fixed_point=None)
     return plain.overridden({name: {"exact": True} for name in names})
 
 
 def least_bytes(array: Array) -> int:
-    """Return a lower bound of the bytes that a lossless code of a tensor takes; 0 where little is known."""
+    """Return a lower bound of the bytes of a losslessly coded tensor; 0 if unknown."""
     if array.nbytes <= TINY or (stored := stored_type(array.dtype)) is None or array.size < 2:
         return 0
     flat = array.reshape(-1).view(stored.pattern)
@@ -61,7 +62,7 @@ def least_bytes(array: Array) -> int:
 
 
 def _bits(lines: Patterns, stored: StoredType) -> float | None:
-    """Return the collision entropy of the items in each line that are not 0; None where there are too few."""
+    """Return the collision entropy of the nonzero items in each line; None if they are too few."""
     ordered = np.sort(lines, axis=1)
     starts = np.ones(ordered.shape, bool)
     starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
@@ -71,11 +72,11 @@ def _bits(lines: Patterns, stored: StoredType) -> float | None:
     counts = counts[~zero.reshape(-1)[first]]
     kept = ordered.shape[1] - np.count_nonzero(zero, axis=1)
     pairs, equal = (int((n * (n - 1)).sum()) // 2 for n in (kept, counts))
-    return round(log2(pairs / max(equal, 1)), 2) if pairs >= PAIRS else None  # rounded: the same on every machine
+    return round(log2(pairs / max(equal, 1)), 2) if pairs >= PAIRS else None  # rounded, so that all machines agree
 
 
 def _is_zero(patterns: Patterns, stored: StoredType) -> npt.NDArray[np.bool_]:
-    """Return which items are 0, or -0.0."""
+    """Return a mask of the items that are 0 or -0.0."""
     sign = patterns.dtype.type(1 << (stored.bits - 1) if stored.kind == "f" else 0)
     found: npt.NDArray[np.bool_] = (patterns == 0) | (patterns == sign)
     return found

@@ -1,4 +1,4 @@
-"""Overlays of the tensors of a model: replaced or divided tensors, read and computed at access."""
+"""Overlays of the tensors of a model: tensors are replaced or divided when they are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class _Overlay(Mapping[str, Array]):
-    """Tensors of which some are others, and some are divided index by index when they are read."""
+    """Mapping of tensors in which some are replaced, and some are divided index by index when they are read."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class _Overlay(Mapping[str, Array]):
 
 
 class _DescribedOverlay(_Overlay):
-    """The same, where type and shape are known of those that are not others."""
+    """Overlay of tensors whose type and shape are known without reading them."""
 
     def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """See :class:`nnr_codec.model.Described`."""
@@ -70,9 +70,9 @@ def overlaid(
     others: Mapping[str, Array],
     divisors: Mapping[str, tuple[Floats, int]] | None = None,
 ) -> Mapping[str, Array]:
-    """Return tensors, some of them others or new, in memory where they were.
+    """Return tensors with some replaced or added; a dict if the tensors are one.
 
-    ``divisors`` are numbers by which each index of a dimension is divided, and the dimension.
+    ``divisors`` has, by name, a divisor for each index of a dimension, and the dimension.
     """
     cls = _DescribedOverlay if isinstance(tensors, Described) else _Overlay
     found = cls(tensors, others, divisors or {})
@@ -80,7 +80,7 @@ def overlaid(
 
 
 def with_factors(tensors: Mapping[str, Array], factors: Mapping[str, Mapping[str, Array]]) -> Mapping[str, Array]:
-    """Return tensors of which some have others, by name, in their places."""
+    """Return tensors in which some are replaced by their factors, in the same positions."""
     names = [part for name in tensors for part in factors.get(name, (name,))]
     others = {name: array for parts in factors.values() for name, array in parts.items()}
     cls = _DescribedOverlay if isinstance(tensors, Described) else _Overlay
@@ -89,14 +89,14 @@ def with_factors(tensors: Mapping[str, Array], factors: Mapping[str, Mapping[str
 
 
 def divided(tensor: Array, divisor: Array, axis: int) -> Array:
-    """Return a tensor with each index of a dimension divided by its own number, in the tensor's type."""
+    """Return a tensor with each index of a dimension divided by its divisor, in the tensor's type."""
     return multiplied(tensor, 1 / divisor.astype(np.float64), axis)
 
 
 def multiplied(tensor: Array, factors: Floats, axis: int = 0) -> Array:
-    """Return a tensor with each index of a dimension multiplied by its own number, in the tensor's type."""
+    """Return a tensor with each index of a dimension multiplied by its factor, in the tensor's type."""
     shape = [1] * tensor.ndim
     shape[axis] = len(factors)
-    with np.errstate(invalid="ignore"):  # signalling not-a-numbers become quiet ones
+    with np.errstate(invalid="ignore"):  # signalling NaN become quiet NaN
         product: Array = (tensor.astype(np.float64) * factors.reshape(shape)).astype(tensor.dtype)
     return product

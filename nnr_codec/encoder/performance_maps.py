@@ -1,4 +1,4 @@
-"""Performance maps by measurement: accuracy of a decoded model after reduction at some points (6.4.4.3)."""
+"""Measurement of performance maps: accuracy of a decoded model after reduction at given points (6.4.4.3)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .reduce.unify import Unify
 
 Points = Mapping[str, Sequence[float]]
 
-#: Shapes of blocks and superblocks for unification: a row has place for one of each; superblocks have whole kernels.
+#: Shapes of blocks and superblocks for unification, one of each in a row; superblocks have complete kernels.
 BLOCK, SUPERBLOCK = (2, 2, 2), (64, 64)
 _UNIFY: dict[str, Any] = {"block": "x".join(map(str, BLOCK)), "superblock": "x".join(map(str, SUPERBLOCK))}
 
-#: Kinds of maps, and the step of reduction for a point of each.
+#: Kinds of maps, and function from a point to its reduction step.
 STEPS: dict[str, Callable[[float], Step]] = {
     "sparsification": lambda point: Step("sparsify", threshold=point),
     "pruning": lambda point: Step("prune", ratio=point),
@@ -41,11 +41,11 @@ STEPS: dict[str, Callable[[float], Step]] = {
     "decomposition": lambda point: Step("lowrank", mse=point),
 }
 
-#: Upper bound of rows: spm_count_thresholds and the like are u(8), one more than there are rows (errata I16).
+#: Maximum number of rows: spm_count_thresholds and similar elements are u(8), and one more than the rows (errata I16).
 MOST_ROWS = 254
-#: Upper bound of classes in a row: spm_count_classes and the like are u(8), dpm_count_classes u(16).
+#: Maximum number of classes in a row: spm_count_classes and similar elements are u(8), dpm_count_classes is u(16).
 MOST_CLASSES = {**dict.fromkeys(STEPS, 255), "decomposition": 65_535}
-#: Least mask whose ue(7) code decoders with default limits refuse.
+#: Smallest mask whose ue(7) code exceeds the default limits of decoders.
 MASKS = (2 << Limits().max_eg_bits) - (1 << 7)
 
 #: Default points: shares of zero weights, of pruned channels and of unified weights, and mean square errors relative to
@@ -57,10 +57,10 @@ DECOMPOSED = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
 
 
 def checked(kinds: Mapping[str, Sequence[float] | None]) -> dict[str, tuple[float, ...] | None]:
-    """Return the points of each map as float32 has them, each once; None for a map of which none are named.
+    """Return the points of each map, rounded to float32, without repetition; None for a map without points.
 
-    Raises EncodeError for no kind at all, or one that does not exist, for points that are no numbers from 0 on (of
-    pruning, up to 1), and for none or more than 254 of them.
+    Raises EncodeError if the mapping is empty, a kind does not exist, a point is not a number of at least 0 (for
+    pruning: 0 to 1), or a map has no points or more than 254.
     """
     if not kinds:
         raise EncodeError("no map to measure")
@@ -79,9 +79,9 @@ def checked(kinds: Mapping[str, Sequence[float] | None]) -> dict[str, tuple[floa
 
 
 def filled(model: Model, kinds: Mapping[str, tuple[float, ...] | None]) -> dict[str, tuple[float, ...]]:
-    """Return the same, with points that suit a decoded model, of two digits, where none are named.
+    """Return the maps with points, of two digits, chosen for a decoded model where no points are given.
 
-    EncodeError where there are no finite weights to choose them by, or too large ones for float32.
+    Raises EncodeError if the model has no finite weights, or weights too large for float32.
     """
     return {
         kind: tuple(dict.fromkeys(_point(kind, float(f"{one:.2g}")) for one in _ladder(model, kind)))
@@ -94,26 +94,28 @@ def filled(model: Model, kinds: Mapping[str, tuple[float, ...] | None]) -> dict[
 def measured(
     model: Model, points: Points, reduce: Callable[[Step], Prepared], evaluate: Callable[[Model], object]
 ) -> PerformanceMaps:
-    """Return the maps of a decoded model: at each point, ``reduce`` makes another one of it, which is evaluated.
+    """Return the maps of a decoded model: for each point, evaluate the model that ``reduce`` returns.
 
-    Raises EncodeError for a score that is no accuracy, or does not fit a row; errors of ``reduce`` and ``evaluate``.
+    Raises EncodeError for an invalid accuracy or one that does not fit a row, and errors of ``reduce`` and
+    ``evaluate``.
     """
 
     def row(kind: str, point: float) -> Any:
         prepared = reduce(STEPS[kind](point))
-        given = {name: np.array(array) for name, array in prepared.restored.tensors.items()}  # others are to be as now
+        # `evaluate` may change its arrays; other points use the original ones.
+        given = {name: np.array(array) for name, array in prepared.restored.tensors.items()}
         return _row(kind, point, model, prepared, evaluate(replace(prepared.restored, tensors=given)))
 
     return _maps(points, row)
 
 
 def blank(model: Model, points: Points, score: object) -> PerformanceMaps:
-    """Return maps that take as many bytes as measured ones, if scores are of the same classes as this one."""
+    """Return maps of the same size in bytes as the measured ones, if all scores have the classes of this score."""
     return _maps(points, lambda kind, point: _row(kind, point, model, Prepared(model, model), score))
 
 
 def _maps(points: Points, row: Callable[[str, float], Any]) -> PerformanceMaps:
-    """Return the maps whose rows a function makes."""
+    """Return maps with the rows that a function returns."""
     tables: dict[str, Any] = {
         kind: MAPS[kind](tuple(row(kind, point) for point in values)) for kind, values in points.items()
     }
@@ -158,7 +160,7 @@ def _accuracies(score: Any) -> tuple[float, tuple[float | None, ...]]:
 
 
 def _rounded(value: Any) -> float:
-    """Return a number as float32 has it; ValueError or TypeError if it is no number, or not finite there."""
+    """Return a number rounded to float32; ValueError or TypeError if it is not a number or not finite."""
     if not _is_number(value):
         raise TypeError
     with np.errstate(over="ignore"):
@@ -184,7 +186,7 @@ def _point(kind: str, point: object) -> float:
 
 
 def _ladder(model: Model, kind: str) -> Sequence[float]:
-    """Return points that suit a model."""
+    """Return default points for a model."""
     if kind == "pruning":
         return PRUNED
     names = _matrices(model)
@@ -204,7 +206,7 @@ def _ladder(model: Model, kind: str) -> Sequence[float]:
 
 
 def _matrices(model: Model) -> list[str]:
-    """Return the tensors that steps without further options change."""
+    """Return the tensors that reduction steps without further options change."""
     return _unreduced(model).matrices()
 
 

@@ -1,4 +1,4 @@
-"""Plan of one tensor: changes before it is coded, its quantizer and coding, and the tools that code levels."""
+"""Plan of one tensor: changes before coding, quantizer, coding, and the tools that code levels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..sideinfo.record import Code, RawCode, TensorRecord
 from ..syntax.structures import IntegerCodebook
 from .sensitivity import Importance
 
-#: Names of the tools that options may leave open.
+#: Names of tools that the encoder chooses if no option does.
 TOOLS = ("scan_order", "row_skipping", "cabac_unary_length_minus1", "choose_shift_parameters")
 #: Default of cabac_unary_length_minus1 for matrices.
 DEFAULT_UNARY = 10
@@ -19,10 +19,10 @@ DEFAULT_UNARY = 10
 
 @dataclass(frozen=True)
 class Tools:
-    """The tools that code levels; fields are those of :class:`TensorOptions`, without any left open.
+    """Tools that code levels; the fields are those of :class:`TensorOptions`, with values for all.
 
-    ``open`` are the names of those that may be replaced once the levels are known; ``thorough`` is whether all levels
-    are looked at for that.
+    ``open`` has the names of tools that may be replaced when the levels are known. With ``thorough``, this choice uses
+    all levels instead of a sample.
     """
 
     scan_order: int = 0
@@ -34,20 +34,20 @@ class Tools:
 
 
 # ------------------------------------------------------------------------------------------------ quantizers
-@dataclass(slots=True)  # unfrozen: frozen ones take four times as long to make, and there is one for each tensor
+@dataclass(slots=True)  # not frozen: construction, once for each tensor, would take four times as long
 class Uniform:
-    """Uniform quantization: levels are multiples of a step.
+    """Uniform quantization: levels are multiples of a step size.
 
     Parameters
     ----------
     qp : int
-        As coded, QuantizationParameter included.
+        qp as coded, including QuantizationParameter.
     step : float
         stepSize.
     rate : float
         Squared steps that a bit is worth; 0 for the least error.
     passes : int
-        Number of searches of each block of parameters for the least error and rate.
+        Number of searches of each block of parameters for the lowest error and rate.
     """
 
     dq_flag: ClassVar[int] = 0
@@ -62,8 +62,8 @@ class Uniform:
 class Dependent(Uniform):
     """Dependent quantization (10.2.1.5).
 
-    ``nearest`` takes the nearest value of each state, instead of a search for the least error of all: no error exceeds
-    the step.
+    ``nearest`` chooses the nearest value in each state instead of searching the lowest total error: no error exceeds
+    the step size.
     """
 
     dq_flag: ClassVar[int] = 1
@@ -73,9 +73,9 @@ class Dependent(Uniform):
 
 @dataclass(slots=True)
 class FixedPoint:
-    """Numbers of a fixed-point format: multiples of 2**-fraction, from ``least`` to ``most`` of it.
+    """Numbers of a fixed-point format: multiples of 2**-fraction, with factors from ``least`` to ``most``.
 
-    ``saturated`` is the number of values beyond the format, and the largest of them; None for none.
+    ``saturated`` is the number of out-of-range values and the one with the largest magnitude; None without such values.
     """
 
     dq_flag: ClassVar[int] = 0
@@ -91,7 +91,7 @@ class FixedPoint:
 
 @dataclass(slots=True)
 class Borders:
-    """Entries of a codebook with borders between them, in steps: a value at a border has the next entry."""
+    """Entries of a codebook with borders between them, in step sizes. A value at a border gets the next entry."""
 
     dq_flag: ClassVar[int] = 0
     rate: ClassVar[float] = 0.0
@@ -106,7 +106,7 @@ Quantizer = Uniform | FixedPoint | Borders
 
 # ------------------------------------------------------------------------------------------------ codings
 class _Unquantized:
-    """Codings without a step."""
+    """Base class of codings without a step size."""
 
     __slots__ = ()
     quantizer: ClassVar[Uniform] = Uniform(0, 0.0)
@@ -130,7 +130,7 @@ class Integers(_Unquantized):
 
 @dataclass(slots=True)
 class Exact(_Unquantized):
-    """Levels, or float32 words, from which a code of side information restores every bit."""
+    """Levels or float32 words from which a side-information code restores all bits."""
 
     code: Code
 
@@ -142,9 +142,9 @@ class Exact(_Unquantized):
 
 @dataclass(slots=True)
 class Quantized:
-    """Levels times a step, or the entries of a codebook times a step (7.3.3, 7.3.6).
+    """Levels or codebook entries, times a step size (7.3.3, 7.3.6).
 
-    ``importance`` is the cost of errors where they do not cost the same.
+    ``importance`` is the cost of errors, if it differs between parameters.
     """
 
     payload_type: ClassVar[PayloadType] = NNR_PT_FLOAT
@@ -166,9 +166,9 @@ class SourceTensor:
     nbytes : int
         Bytes of the unchanged tensor.
     shift : int
-        first_tensor_dimension_shift: the dimension of the tensor that is coded first.
+        first_tensor_dimension_shift: dimension of the tensor that is coded first.
     divisor : ndarray or None
-        Divides each index of that dimension, shape (dims[0],).
+        Divisor of each index of that dimension, shape (dims[0],).
     values : ndarray or None
         Coded instead of the tensor, with its shape and type.
     """
@@ -181,19 +181,19 @@ class SourceTensor:
 
 @dataclass(slots=True)
 class TensorPlan:
-    """The decisions about one tensor.
+    """Decisions about one tensor.
 
     Parameters
     ----------
     name : str
     dims : tuple of int
-        As coded; a scalar is coded as one parameter (errata I8), an empty tensor not at all.
+        Coded dimensions; a scalar is coded as one parameter (errata I8), an empty tensor is not coded.
     data_format : DecompressedDataFormat
     coding : Raw, Integers, Exact or Quantized
     tools : Tools
     source : SourceTensor
     record : TensorRecord or None
-        Side information, where the unit alone does not define the tensor.
+        Side information, if the unit does not define the tensor completely.
     """
 
     name: str
@@ -206,12 +206,12 @@ class TensorPlan:
 
     @property
     def payload_type(self) -> PayloadType:
-        """nnr_compressed_data_unit_payload_type of a unit of its own."""
+        """nnr_compressed_data_unit_payload_type of a separate unit."""
         return self.coding.payload_type
 
     @property
     def qp(self) -> int:
-        """0 when nothing is quantized; likewise step, rate and dq_flag."""
+        """qp; like step, rate and dq_flag, 0 without quantization."""
         return self.coding.quantizer.qp
 
     @property
@@ -221,7 +221,7 @@ class TensorPlan:
 
     @property
     def rate(self) -> float:
-        """Squared steps that a bit is worth."""
+        """Cost of a bit in squared step sizes."""
         return self.coding.quantizer.rate
 
     @property
@@ -231,22 +231,22 @@ class TensorPlan:
 
     @property
     def codebook(self) -> IntegerCodebook | None:
-        """The codebook, if there is one."""
+        """Codebook, or None."""
         return self.coding.codebook
 
     @property
     def importance(self) -> Importance | None:
-        """The cost of errors, where they do not cost the same."""
+        """Cost of errors, or None if it is uniform."""
         return self.coding.importance
 
     @property
     def code(self) -> Code | None:
-        """The code of side information, if there is one."""
+        """Code of side information, or None."""
         return self.record.code if self.record else None
 
     @property
     def unit_id(self) -> str:
-        """The topology element id of its own unit."""
+        """Topology element id of a separate unit."""
         return (self.record.unit if self.record else None) or self.name
 
     @property
@@ -256,7 +256,7 @@ class TensorPlan:
 
 
 def as_uniform(plan: TensorPlan) -> TensorPlan:
-    """Return a plan with the levels of uniform quantization where those of dependent quantization were planned."""
+    """Return the plan with uniform instead of dependent quantization."""
     coding = plan.coding
     if not isinstance(coding, Quantized) or not isinstance(coding.quantizer, Dependent):
         return plan

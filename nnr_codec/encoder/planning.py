@@ -1,4 +1,4 @@
-"""Planning of one tensor: coding, format and step that its type and the options ask for."""
+"""Planning of one tensor: choice of coding, format and step size from its type and the options."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from .fixed_point import fixed_plan
 from .plan import Dependent, Quantized, Raw, TensorPlan, Uniform, as_uniform
 from .rate_distortion import least_cost
 
-#: Exponents of the steps of vectors: relative to their root mean square (65 dB), and to the magnitude that one value in
-#: LOW is below, where no value is negative: small variances matter.
+#: Exponents of the step sizes of vectors, relative to the root mean square (65 dB), and to the magnitude that one value
+#: in LOW is below, if no value is negative: small variances are important.
 FINE, FINE_LOW, LOW = -9, -5, 8
-#: Octaves by which steps of vectors are coarser at most; they follow half of the octaves of other tensors.
+#: Maximum octaves by which step sizes of vectors become coarser: half of the octaves of other tensors.
 COARSER = 2
-#: Values that are sampled for the step of a vector.
+#: Number of values sampled for the step size of a vector.
 FINE_SAMPLE = 1 << 14
-#: Levels below this take fewer than the 32 bits of a raw float, even in short tensors.
+#: Levels below this need fewer than the 32 bits of a raw float, even in short tensors.
 RAW_LEVEL = 1 << 13
-#: Squared steps that a bit is worth, with dependent quantization and without.
+#: Cost of a bit in squared step sizes, with dependent quantization and without.
 RATES = {True: 0.32, False: 0.1}
 
 
 def plan_tensor(facts: TensorFacts, in_block: bool = False) -> TensorPlan:
-    """Plan a tensor; EncodeError names it when the options cannot be met.
+    """Plan a tensor. Raises EncodeError with its name if the options cannot be met.
 
     Parameters
     ----------
     in_block : bool
-        Quantize floats, if at all, with a step of the options and without a codebook.
+        Quantize floats, if at all, with a step size of the options and without a codebook.
     """
-    with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
+    with np.errstate(all="ignore"):  # results are checked
         plan = _planned(facts, in_block)
     if plan.record and not facts.config.side_info:
         raise EncodeError(*_unsaid(facts), tensor=facts.name)
@@ -68,7 +68,7 @@ def _planned(facts: TensorFacts, in_block: bool) -> TensorPlan:
         return fixed_plan(facts, in_block)
     if facts.stored.kind != "f":
         return next(plain(facts), None) or exact(facts)
-    # A single number is a constant of the network, such as an epsilon or a bound, rather than a learnt parameter.
+    # A single number is probably a constant of the network, such as an epsilon or a limit.
     scalar = facts.is_fine and facts.array.size == 1 and not in_block
     plan = next(exact_levels(facts), None) if scalar else _lossy(facts, in_block)
     if plan is None:
@@ -79,7 +79,7 @@ def _planned(facts: TensorFacts, in_block: bool) -> TensorPlan:
 
 
 def _difference(facts: TensorFacts) -> TensorPlan:
-    """Return the plan of a difference: as the options say, or as float32; one of bit patterns has an id of its own."""
+    """Return the plan of a difference: by the options, or as float32. Bit-pattern differences get a separate id."""
     if facts.context.is_bits:
         return facts.coded(DeltaCode(facts.part_id("delta")))
     if facts.stored.kind != "f":
@@ -98,9 +98,10 @@ def _difference(facts: TensorFacts) -> TensorPlan:
 
 
 def _cheapest(facts: TensorFacts, lossy: TensorPlan) -> TensorPlan:
-    """Return the plan that takes the fewest bytes: the lossy one, or one that keeps every bit.
+    """Return the smallest plan: the lossy one, or a lossless one.
 
-    Exact steps, codebooks and raw float32 compete; where the lossy plan needs a record, so do codes that need one.
+    Candidates are exact step sizes, codebooks and raw float32; if the lossy plan needs a record, also codes with a
+    record.
     """
     plans: list[TensorPlan] = []
     if lossy.record:
@@ -120,20 +121,20 @@ def _cheapest(facts: TensorFacts, lossy: TensorPlan) -> TensorPlan:
 
 
 def _promising(facts: TensorFacts, lossy: TensorPlan) -> bool:
-    """Return whether a few values may be of a small set, or multiples of a step that is not small."""
+    """Return whether a sample may have few distinct values, or multiples of a step size that is not small."""
     values = facts.floats.reshape(-1)
-    # Of what a codebook pays for, at most half are distinct.
+    # A codebook saves bytes only if at most half of the values are distinct.
     about = min(GLANCE, max(len(values) // 4, GLANCE // 16))
     some = sample(values, about)
     if not lossy.step:
         return True
-    inverse = ldexp(1.0, 3 + facts.config.qp_density - frexp(lossy.step)[1])  # of a step without its odd part
+    inverse = ldexp(1.0, 3 + facts.config.qp_density - frexp(lossy.step)[1])  # step size without its odd part
     distinct, are_multiples = quantizer.glance(some.astype(np.float32) if some.itemsize < 4 else some, inverse)
     return are_multiples or distinct < SHARE * len(some)
 
 
 def _unsaid(facts: TensorFacts) -> tuple[str, ...]:
-    """Return the reason why NNR cannot express a tensor."""
+    """Return the reason why NNR cannot represent a tensor without side information."""
     shape = facts.array.shape
     if facts.context.is_bits:
         what = "changes by a difference of bit patterns, which NNR does not express"
@@ -147,7 +148,7 @@ def _unsaid(facts: TensorFacts) -> tuple[str, ...]:
 
 
 def _lossy(facts: TensorFacts, in_block: bool) -> TensorPlan | None:
-    """Return the plan that the options require; None for tensors with NaN or infinity, or without a suitable step."""
+    """Return the plan that the options require; None for NaN or infinity, or without a suitable step size."""
     options = facts.options
     low, high = facts.bounds
     if not (isfinite(low) and isfinite(high)):
@@ -168,7 +169,7 @@ def _lossy(facts: TensorFacts, in_block: bool) -> TensorPlan | None:
 
 
 def _with_qp(facts: TensorFacts, qp: int, dependent: bool, in_block: bool) -> TensorPlan | None:
-    """Return the plan with a qp, or one with other tools at about the same error; None where the qp does not suit."""
+    """Return the plan with a qp, or with other tools and about the same error; None for an unsuitable qp."""
     options = facts.options
     plan = _quantized(facts, qp, dependent)
     if plan and options.codebook:
@@ -179,7 +180,7 @@ def _with_qp(facts: TensorFacts, qp: int, dependent: bool, in_block: bool) -> Te
 
 
 def _variants(facts: TensorFacts, plan: TensorPlan) -> list[TensorPlan]:
-    """Return a plan, and others that the effort is worth: with steps of their own only where no ``qp`` is given."""
+    """Return a plan and its variants for the level of effort; variants have other step sizes only without ``qp``."""
     options, effort, octave = facts.options, facts.effort, 1 << facts.config.qp_density
     plans, others = [plan], []
     if effort.uniform and plan.dq_flag and facts.config.for_tensor(facts.name).dependent_quantization is None:
@@ -200,7 +201,7 @@ def _variants(facts: TensorFacts, plan: TensorPlan) -> list[TensorPlan]:
 
 
 def _raw(facts: TensorFacts) -> TensorPlan | None:
-    """Return the plan of float32 values, to which only float64 is rounded; None where float32 is out of range."""
+    """Return the plan of float32 values, to which float64 is rounded; None if values exceed the range of float32."""
     if facts.stored.name == "float64":
         low, high = facts.bounds
         if not _in_float32(max(high, -low)):
@@ -209,12 +210,12 @@ def _raw(facts: TensorFacts) -> TensorPlan | None:
 
 
 def _fine(facts: TensorFacts) -> TensorPlan | None:
-    """Return uniform quantization with a step that their root mean square, and small values, ask for.
+    """Return uniform quantization of a vector, with a step size from its root mean square and its small values.
 
-    Where ``qp`` makes the steps of other tensors smaller than the default one, these are so much smaller, too; where
-    it makes them larger, by half as many octaves, of which small values know nothing.
-    Values that this does not suit (tiny, or far apart) are kept as float32. Nothing else is, though it were
-    smaller, because NNCodec 2.1.3 cannot read a unit that follows one of NNR_PT_RAW_FLOAT.
+    A ``qp`` below the default makes this step size smaller by the same factor. A ``qp`` above it makes the step size of
+    the root mean square larger by half as many octaves; the limit for small values stays. Unsuitable values (tiny, or
+    with a wide range) are stored as float32. Other vectors are not, even if that were smaller, because NNCodec 2.1.3
+    cannot read a unit after one of NNR_PT_RAW_FLOAT.
     """
     density, default = facts.config.qp_density, DEFAULT_STEP_EXPONENT << facts.config.qp_density
     low, high = facts.bounds
@@ -236,7 +237,7 @@ def _fine(facts: TensorFacts) -> TensorPlan | None:
 
 
 def _wide(facts: TensorFacts) -> TensorPlan | None:
-    """Return uniform quantization that keeps the smallest value; None where levels are too large for that."""
+    """Return uniform quantization that preserves the smallest value; None if levels would be too large."""
     values = facts.floats.reshape(-1)
     smallest = float(values.min(where=values > 0, initial=np.inf))
     qp = qp_below(ldexp(smallest, FINE_LOW), facts.config.qp_density)
@@ -247,7 +248,7 @@ def _wide(facts: TensorFacts) -> TensorPlan | None:
 
 
 def _fine_qps(facts: TensorFacts) -> tuple[int, int]:
-    """Return the largest qp that the root mean square allows, and the one that small values do."""
+    """Return the largest qp that the root mean square permits, and the largest qp that small values permit."""
     density = facts.config.qp_density
     by_mean = qp_below(ldexp(sqrt(facts.energy[0] / facts.array.size), FINE), density)
     if facts.bounds[0] < 0:
@@ -260,15 +261,15 @@ def _fine_qps(facts: TensorFacts) -> tuple[int, int]:
 
 
 def _quantized(facts: TensorFacts, qp: int, dependent: bool) -> TensorPlan | None:
-    """Return a plan whose decoded values are all exact in the tensor's type (7.3.3); None without such a step.
+    """Return a plan whose decoded values are exact in the tensor's type (7.3.3); None if no step size permits that.
 
-    level * mul has to fit the significand. Where it would not, mul loses lower bits, which makes the step smaller.
-    Where a power of two does not help, quantization is uniform: then a value too large for the significand is itself a
-    multiple of the step, and is coded as it is.
+    level * mul must fit the significand. If it does not, low bits of mul are cleared, which makes the step size
+    smaller. If even a power of two does not fit, quantization is uniform: a value too large for the significand is then
+    itself a multiple of the step size, and is exact.
     """
     data_format, density = facts.data_format, facts.config.qp_density
     is_half = data_format is DecompressedDataFormat.TENSOR_FLOAT16 and facts.config.side_info
-    if is_half and step_size(qp, density) < float(np.finfo(np.float16).tiny):  # a step is a normal number (7.3.6)
+    if is_half and step_size(qp, density) < float(np.finfo(np.float16).tiny):  # step sizes are normal numbers (7.3.6)
         data_format = DecompressedDataFormat.TENSOR_FLOAT32
     info = _finfo(data_format)
     low, high = facts.bounds
@@ -294,7 +295,7 @@ def _quantized(facts: TensorFacts, qp: int, dependent: bool) -> TensorPlan | Non
 
 
 def _rate(facts: TensorFacts, dependent: bool) -> float:
-    """Return the squared steps that a bit is worth; 0 where the least error is required."""
+    """Return the cost of a bit in squared step sizes; 0 if only the error counts."""
     options = facts.options
     if options.rate is not None:
         return float(options.rate)
@@ -314,10 +315,10 @@ def _largest(name: str, data_format: DecompressedDataFormat) -> float:
 
 
 def with_dq_flag(plan: TensorPlan, dq_flag: int, array: Array, qp_density: int) -> TensorPlan | None:
-    """Return the plan of a quantized tensor for a unit with this dq_flag, which is that of its weight.
+    """Return the plan of a quantized tensor for a unit with this dq_flag, which is the dq_flag of the unit's weight.
 
-    A uniformly quantized one gets half the step where that is 1, since each state of dependent quantization has every
-    other multiple of it: the largest error does not grow. None where the multiples would not be exact.
+    If dq_flag is 1, a uniformly quantized tensor gets half the step size: each state of dependent quantization has
+    every second multiple, so the largest error does not increase. Returns None if the multiples would not be exact.
     """
     if plan.dq_flag or not dq_flag:
         return plan if dq_flag else as_uniform(plan)
@@ -335,7 +336,7 @@ def with_dq_flag(plan: TensorPlan, dq_flag: int, array: Array, qp_density: int) 
 
 
 class _FloatFormat(NamedTuple):
-    """Limits of a format of floats: see numpy.finfo."""
+    """Limits of a float format; see numpy.finfo."""
 
     tiny: float
     max: float
@@ -358,6 +359,6 @@ def _is_exact(largest: float, qp: int, qp_density: int, info: _FloatFormat) -> b
 
 
 def _in_float32(largest: float) -> bool:
-    """Return whether float32 has a normal number near the largest value, or that is 0."""
+    """Return whether the largest value is 0, or in the range of normal float32 numbers."""
     info = np.finfo(np.float32)
     return largest == 0 or float(info.tiny) <= largest <= float(info.max)

@@ -53,7 +53,7 @@ from .unit_layout import UnitLayout
 
 #: Smaller records are not deflated: NNCodec 2.1.3 skips private units only if they hold a string.
 DEFLATED_BYTES = 4096
-#: Formats of topologies of which a bitstream says that they are kept apart: Annex B asks for it, Annex A does not.
+#: Formats for which a unit declares an external topology: Annex B requires it, Annex A does not.
 ANNOUNCED = ("onnx", "pytorch", "tensorflow")
 
 
@@ -62,10 +62,10 @@ def preamble(
 ) -> tuple[list[bytes], list[str]]:
     """Return the units before the tensors, and the reference list: element ids in order, empty without a list.
 
-    Where the topology is kept apart, at most one unit says of which format it is (B.4).
+    With an external topology, at most one unit declares its format (B.4).
 
-    Raises EncodeError for a topology that its format cannot carry, for side information that is needed but not allowed,
-    and for one of these units that is larger than max_unit_size: they are not divided (6.4.3.1).
+    Raises EncodeError for a topology that cannot be stored in a unit of its format, for side information that is
+    required but not allowed, and for a unit larger than max_unit_size: these units cannot be divided (6.4.3.1).
     """
     record = _record(prepared.model, layout.units, config)
     references = _references(prepared, layout.units, config)
@@ -181,7 +181,7 @@ def _carried(data: bytes, storage: int, what: str, config: EncoderConfig) -> tup
 
 
 def _record(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideInfo:
-    """Return the record of side information; EncodeError where it is needed but not allowed, or too long to be read."""
+    """Return the record of side information. Raises EncodeError if it is required but not allowed, or too long."""
     records = {plan.name: plan.record for unit in units for plan in unit.plans if plan.record}
     record = SideInfo(records, model.format, model.metadata) if records or model.metadata else SideInfo()
     if record and not config.side_info:
@@ -194,9 +194,10 @@ def _record(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideI
 
 # ------------------------------------------------------------------------------------------------ ids and pruning
 def _references(prepared: Prepared, plans: Sequence[UnitPlan], config: EncoderConfig) -> list[str]:
-    """Return the ids of the reference list, none where there is no list.
+    """Return the ids of the reference list; empty without a list.
 
-    Those of units, and those that have none but lost some of their indices, which a dictionary lists by index too.
+    The list has the ids of units, and of tensors without a unit that the dictionary of pruned dimensions lists by
+    index.
     """
     ids = [name for plan in plans for name in plan.all_ids]
     if not config.indexed_references or len(ids) < 2:  # a list has two entries (errata N7)
@@ -208,12 +209,11 @@ def _references(prepared: Prepared, plans: Sequence[UnitPlan], config: EncoderCo
 def _pruning(
     prepared: Prepared, plans: Sequence[UnitPlan], references: Sequence[str]
 ) -> NnrPruningTopologyContainer | None:
-    """Return the container, or None where there is nothing to say; EncodeError for a mask that is too long (6.3.4.5).
+    """Return the pruning container, or None without content. Raises EncodeError for a mask that is too long (6.3.4.5).
 
-    The dictionary has the tensors of which :attr:`nnr_codec.model.Model.pruned` says that they are not as their
-    topology has them, with their dimensions as coded. A mask has a bit for each parameter of all tensors with two or
-    more dimensions, as coded, in the order of their units (errata N1): 0 for those that are 0, unless the tensor is
-    coded by something else than its values.
+    The dictionary has the coded dimensions of the tensors in :attr:`nnr_codec.model.Model.pruned`, which differ from
+    the topology. A mask has a bit for each parameter of all tensors with two or more coded dimensions, in the order of
+    their units (errata N1): 0 if the parameter is 0 and the unit codes the tensor's values.
     """
     dims = _dimensions(prepared, plans)
     sparse = prepared.pruning is not None and prepared.pruning.sparse
@@ -236,7 +236,7 @@ def _pruning(
 
 
 def _dimensions(prepared: Prepared, plans: Sequence[UnitPlan]) -> Mapping[str, tuple[int, ...]]:
-    """Return the dimensions of tensors that lost some of their indices, by id."""
+    """Return the dimensions of tensors with removed indices, by id."""
     tensors, dims = prepared.restored.tensors, dict[str, tuple[int, ...]]()
     names = frozenset(prepared.restored.pruned)
     for unit in plans if names else ():
@@ -250,7 +250,7 @@ def _dimensions(prepared: Prepared, plans: Sequence[UnitPlan]) -> Mapping[str, t
 
 
 def _mask(prepared: Prepared, plans: Sequence[UnitPlan]) -> bitarray:
-    """Return a bit for each parameter."""
+    """Return a flag for each parameter: True if it is not 0."""
     bits = bitarray(endian="big")
     for unit in plans:
         main = next(iter(unit.tensors.values()))
@@ -263,8 +263,8 @@ def _mask(prepared: Prepared, plans: Sequence[UnitPlan]) -> bitarray:
         array = np.moveaxis(np.asarray(model.tensors[unit.name]), main.source.shift, 0)
         kept = array != 0
         if array.dtype.kind != "i":
-            with np.errstate(invalid="ignore"):  # of a signalling not-a-number
-                kept |= np.signbit(array.astype(np.float64, copy=False))  # -0.0 is another number
+            with np.errstate(invalid="ignore"):  # for signalling NaN
+                kept |= np.signbit(array.astype(np.float64, copy=False))  # -0.0 is not 0
         packed = bitarray(endian="big")
         packed.frombytes(np.packbits(kept.reshape(-1)).tobytes())
         bits.extend(packed[: kept.size])

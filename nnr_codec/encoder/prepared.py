@@ -1,4 +1,4 @@
-"""A model ready to be coded: its tensors after parameter reduction, and the model that decoders restore from them."""
+"""Model ready for coding: tensors after parameter reduction, and the model that decoders restore from them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from .update_tree import Links
 
 @dataclass(frozen=True)
 class PruningInfo:
-    """The content of NNR_TPL_PRUN (6.4.4.5, Table 19).
+    """Content of NNR_TPL_PRUN (6.4.4.5, Table 19).
 
     Parameters
     ----------
     dims : mapping of str to tuple of int
-        The new dimensions of the tensors that lost some of their indices.
+        New dimensions of tensors with removed indices.
     sparse : bool
         Write a mask of the parameters that are not 0 after all steps (sparse_flag).
     kept : mapping of str to tuple of ndarray
-        For each tensor of ``dims``, the indices of each dimension that are left, as booleans.
+        For each tensor of ``dims`` and each dimension, a boolean mask of the remaining indices.
     """
 
     dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class PruningInfo:
     kept: Mapping[str, tuple[Array, ...]] = field(default_factory=dict, compare=False)
 
     def widened(self, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return tensors with their dimensions before pruning, and 0 at the indices that they lost."""
+        """Return tensors with their dimensions before pruning, and 0 at removed indices."""
         others = {}
         for name, masks in self.kept.items():
             if name in tensors:
@@ -52,31 +52,31 @@ class PruningInfo:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model ready to be coded; each step of parameter reduction makes a new one.
+    """Model ready for coding; each step of parameter reduction returns a new one.
 
     Parameters
     ----------
     model : Model
-        The tensors as coded.
+        Model with the coded tensors.
     restored : Model
-        The model that decoders restore, except for quantization: products of factors, and no scales that decoders
-        multiply into weights. A scale that the caller does not have is optional: only a unit that holds it divides its
-        weight by it.
+        Model that decoders restore, apart from quantization: with products of factors, without scales that decoders
+        multiply into weights. A scale that the caller's model lacks is optional: only a unit that contains it divides
+        its weight by it.
     wiring : Wiring
-        The blocks, shapes and channels that the topology declares.
+        Blocks, shapes and channels that the topology declares.
     config : EncoderConfig
-        The options of the steps.
+        Options for the steps.
     links : Links or None
         References to earlier tensors; None unless the tensors are those of an update.
     maps : PerformanceMaps
-        A map, with or without rows, for each kind of reduction that was applied (6.4.4.3).
+        A map, with or without rows, for each kind of applied reduction (6.4.4.3).
     pruning : PruningInfo or None
     fitted : frozenset of str
-        Weights whose scales follow from their levels by least squares.
+        Weights whose scales are fitted to their levels by least squares.
     source : Model or None
-        The model before any step, to whose bytes ratios refer; None where it is ``restored``.
+        Model before any step, whose bytes are the reference of ratios; None if it is ``restored``.
     unused : tuple of Step
-        Steps that found nothing to change.
+        Steps without effect.
     """
 
     model: Model
@@ -91,15 +91,15 @@ class Prepared:
     unused: tuple[Step, ...] = ()
 
     def array(self, name: str) -> Array:
-        """Return a tensor as it is now."""
+        """Return the current values of a tensor."""
         return np.asarray(self.model.tensors[name])
 
     def matrices(self, tensors: str = "*") -> list[str]:
         """Return the names of float tensors with at least two extents above 1 that steps may change, in model order.
 
-        ``tensors`` are patterns of names, separated by ``|``. Tensors that a rule keeps (``reducible=false`` or
-        ``exact=true``) are left out, and so are those tied to another one, which :meth:`replaced` updates. EncodeError
-        where none is left.
+        ``tensors`` has patterns of names, separated by ``|``. Tensors with ``reducible=false`` or ``exact=true`` are
+        omitted, as are tensors tied to another tensor, which :meth:`replaced` updates. Raises EncodeError if none
+        remain.
         """
         known = [name for name in self.model.tensors if matches(name, tensors)]
         known = [name for name in known if is_matrix(*described(self.model.tensors, name))]
@@ -110,12 +110,12 @@ class Prepared:
         return found
 
     def may_change(self, name: str) -> bool:
-        """Return whether no rule keeps a tensor, and it is not tied to another one."""
+        """Return whether steps may change a tensor: no rule excludes it, and it is not tied to another tensor."""
         options = self.config.for_tensor(name)
         return options.reducible and not options.exact and name not in self.model.aliases
 
     def replaced(self, others: Mapping[str, Array]) -> Prepared:
-        """Return the same with other values of some tensors, of tensors tied to them and of products of them."""
+        """Return a copy with new values of some tensors, and of tensors tied to them and products of them."""
         tied = {name: others[source] for name, source in self.model.aliases.items() if source in others}
         others = {**others, **tied}
         model = replace(self.model, tensors=overlaid(self.model.tensors, others))
@@ -131,19 +131,19 @@ class Prepared:
 
     @property
     def scales(self) -> set[str]:
-        """Names of the scales that the caller does not have."""
+        """Names of the scales that the caller's model lacks."""
         scales = (block.scale for block in self.model.blocks if block.scale is not None)
         return {scale for scale in scales if scale not in self.restored.tensors}
 
     @property
     def decomposed(self) -> dict[str, np.dtype[Any]]:
-        """The weights that steps decomposed, and their types."""
+        """Decomposed weights and their types."""
         tensors = self.restored.tensors
         return {block.weight: described(tensors, block.weight)[0] for block in decomposed(self.model, self.restored)}
 
     @property
     def factors(self) -> dict[str, str]:
-        """The weights that steps decomposed, by the names of G and of H."""
+        """Decomposed weights by the names of G and of H."""
         blocks = decomposed(self.model, self.restored)
         return {name: block.weight for block in blocks for name in (block.g, block.h) if name is not None}
 
@@ -154,7 +154,7 @@ class Prepared:
 
     @property
     def products(self) -> set[str]:
-        """The weights that decoders return as a product of several tensors of the restored model."""
+        """Weights that decoders return as a product of several tensors of the restored model."""
         tensors, shapes = self.restored.tensors, self.wiring.shapes
         return {
             block.weight
@@ -165,7 +165,7 @@ class Prepared:
 
 
 def matches(name: str, tensors: str) -> bool:
-    """Return whether a name matches one of some patterns, which are separated by ``|``."""
+    """Return whether a name matches a pattern; ``|`` separates patterns."""
     return any(fnmatchcase(name, pattern) for pattern in tensors.split("|"))
 
 
@@ -177,21 +177,21 @@ def is_matrix(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
 
 
 def decomposed(model: Model, restored: Model) -> list[Block]:
-    """Return the blocks whose weights a step decomposed: decoders return the weights, but G and H are coded."""
+    """Return the blocks with decomposed weights: G and H are coded, decoders return the weights."""
     weights = (block for block in model.blocks if block.g is not None)
     return [block for block in weights if block.weight in restored.tensors and block.weight not in model.tensors]
 
 
 def product_of(block: Block, model: Model, dtype: np.dtype[Any]) -> Array:
-    """Return the weight that decoders make of the G and the H of a block, in a type of floats."""
+    """Return the weight that decoders compute from G and H of a block, in a float type."""
     g, h = (np.asarray(model.tensors[name or ""]) for name in (block.g, block.h))
     return weight_of(block, g, h, dtype)
 
 
 def weight_of(block: Block, g: npt.NDArray[Any], h: npt.NDArray[Any], dtype: npt.DTypeLike) -> Array:
-    """Return the weight that decoders make of G and H, as they are coded, in a type of floats."""
+    """Return the weight that decoders compute from coded G and H, in a float type."""
     shape = block.shape or (g.shape[0], h.shape[1])
-    with np.errstate(over="ignore", invalid="ignore"):  # numbers that overflow become infinite or NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow gives infinity or NaN
         found: npt.NDArray[np.floating[Any]] = product(g, h, shape).astype(g.dtype)
         if block.corner is not None:
             found = from_displacement(found.reshape(shape[0], -1), block.corner).reshape(shape)

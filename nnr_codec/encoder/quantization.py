@@ -1,4 +1,4 @@
-"""Quantization: levels or floats of planned tensors as their units hold them (9.2, 10.2.1.4)."""
+"""Quantization: levels or floats in the units of planned tensors (9.2, 10.2.1.4)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Groups = npt.NDArray[np.uint8]
 
 
 def as_coded(plan: TensorPlan, array: Array) -> Array:
-    """Return a tensor after the changes of its plan: replaced, divided, its dimensions moved."""
+    """Return a tensor after the changes in its plan: replaced values, division, moved dimensions."""
     source = plan.source
     if source.values is not None:
         array = source.values
@@ -39,10 +39,10 @@ def as_coded(plan: TensorPlan, array: Array) -> Array:
 def contents(
     plan: TensorPlan, array: Array, syntax: TensorSyntax | None, groups: Groups | None = None
 ) -> tuple[Array, Array | None]:
-    """Return the levels (or floats) of a tensor's own unit, of shape ``plan.dims``, and the words of its other one.
+    """Return the levels (or floats) of a tensor's unit, shape ``plan.dims``, and the words of its second unit.
 
-    ``array`` is as :func:`as_coded` gives it. ``syntax`` is that of the unit; None where it holds floats. ``groups``
-    are those of the trellis, row-major.
+    ``array`` is the result of :func:`as_coded`. ``syntax`` is the syntax of the unit, None if it contains floats.
+    ``groups`` has the groups of the trellis, row-major.
     """
     if plan.record and plan.record.code:
         unit, bits = split(plan.record, array)
@@ -54,7 +54,7 @@ def contents(
 
 
 def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax, groups: Groups | None = None) -> Levels:
-    """Return the levels of a tensor without a code, of shape ``plan.dims``, as they are coded."""
+    """Return the coded levels of a tensor without a code, shape ``plan.dims``."""
     coding = plan.coding
     if not isinstance(coding, Quantized):
         return np.ascontiguousarray(array.astype(np.int32)).reshape(plan.dims)
@@ -62,7 +62,7 @@ def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax, groups: Group
     if isinstance(one, FixedPoint):
         levels = fixed_levels(array, one)
     else:
-        # Values that the format does not hold would come to levels that it does not hold (7.3.3).
+        # Values outside the format would get levels outside it (7.3.3).
         dtype: type[np.float32 | np.float64] = np.float64 if plan.data_format is TENSOR_FLOAT64 else np.float32
         values: quantizer.Real = np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(-1)
         if isinstance(one, Borders):
@@ -72,7 +72,7 @@ def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax, groups: Group
             levels -= np.int32(book.cb_zero_offset if book else 0)
             return levels.reshape(plan.dims)
         levels = _steps(plan, one, values, syntax, groups)
-    if book:  # levels are entries; coded are their indices relative to CbZeroOffset (7.3.6)
+    if book:  # the unit has indices of entries relative to CbZeroOffset (7.3.6)
         entries = entries_of(book)
         for part in chunks(levels):
             part[:] = np.searchsorted(entries, part) - book.cb_zero_offset
@@ -82,7 +82,7 @@ def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax, groups: Group
 def _steps(
     plan: TensorPlan, one: Uniform, values: quantizer.Real, syntax: TensorSyntax, groups: Groups | None
 ) -> Levels:
-    """Return the levels of multiples of a step, shape (n,): the nearest ones, or those of least error and rate."""
+    """Return the levels for a step size, shape (n,): the nearest ones, or the ones with the lowest error and rate."""
     levels = np.empty(values.size, np.int32)
     known = plan.importance if plan.importance and plan.importance.dims == plan.dims else None
     unary, scan_order = plan.tools.cabac_unary_length_minus1, plan.tools.scan_order
@@ -107,13 +107,13 @@ def _steps(
         )
         if scan_order:
             levels[order] = in_order
-    if known and not (one.dq_flag and scan_order):  # the states of dependent quantization follow the scan, not rows
+    if known and not (one.dq_flag and scan_order):  # states of dependent quantization follow the block scan
         known.improve(values, one.step, levels, dq_flag=one.dq_flag, rate=one.rate, cabac_unary_length_minus1=unary)
     return levels
 
 
 def fixed_levels(array: Array, form: FixedPoint) -> Levels:
-    """Return the levels of the nearest numbers of a fixed-point format, flat."""
+    """Return the flat levels of the nearest numbers of a fixed-point format."""
     flat = array.reshape(-1)
     levels = np.empty(flat.size, np.int32)
     for part, some in zip(chunks(levels), chunks(flat), strict=True):
@@ -129,7 +129,7 @@ def multiples(values: npt.NDArray[Any], form: FixedPoint) -> npt.NDArray[np.floa
 
 
 def entries_of(codebook: IntegerCodebook) -> npt.NDArray[np.int32]:
-    """Return the entries of a codebook, in steps."""
+    """Return the entries of a codebook, in step sizes."""
     return codebook_values(codebook.codebook_zero_value, codebook.codebook_delta_left, codebook.codebook_delta_right)
 
 

@@ -1,8 +1,8 @@
-"""Rate allocation: steps of all tensors at which a model meets a target size with the least distortion.
+"""Rate allocation: step sizes of all tensors with which a model meets a target size at the lowest distortion.
 
-Each tensor has a curve of rate and distortion, made of excerpts quantized at steps half an octave apart. A Lagrangian
-over all of them, least sum of distortion + lambda * rate, gives each tensor its step; lambda is searched for on the
-curves, and corrected by codings of the whole model.
+Each tensor has a rate-distortion curve, measured by quantizing an excerpt at step sizes half an octave apart. The step
+sizes minimize the sum of distortion + lambda * rate over all tensors. lambda is found on the curves, and then corrected
+by encoding the whole model.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ from .sensitivity import check_names, importance, relative_costs
 from .tensor_tasks import Pool, TensorReader
 from .tied_tensors import tied_tensors
 
-#: Bytes of a bitstream, and of the units of each tensor.
+#: Size in bytes of a bitstream, and of the units of each tensor.
 Sizes = tuple[int, Mapping[str, int]]
 
-#: Distance in qp of the points of a curve; parameters of all excerpts together, and of the smallest one.
+#: Distance in qp between points of a curve; number of parameters of all excerpts together, and of the smallest one.
 SPACING, TOTAL, LEAST = OCTAVE // 2, 1 << 22, 1 << 11
-#: lambda in squared steps, at high rates.
+#: lambda in squared step sizes at high rates.
 SLOPE = 0.33
-#: Largest level for which a curve has points.
+#: Largest level for which points are measured.
 MOST = 1 << 28
-#: Parts of the target: size that the search aims at, and size that is accepted.
+#: Fractions of the target: size that the search aims at, and smallest size that it accepts.
 AIM, ENOUGH = 0.997, 0.99
-#: CLOSE: relative size error at which the search on curves stops; SECANTS: upper bound of its steps; FARTHEST: of each
-#: change of qp.
+#: CLOSE: relative size error at which the search on curves stops; SECANTS: maximum number of its steps; FARTHEST: of
+#: each change of qp.
 CLOSE, SECANTS, FARTHEST = 0.0005, 12, 4 * OCTAVE
-#: Upper bounds: codings to find a level; codings with another rate for one tensor, and the increase of that rate;
-#: tensors whose size jumps, as where they become exact, and that keep their step from then on.
+#: Limits: number of codings to find a level; codings with another rate for one tensor, and increase of that rate;
+#: number of tensors whose size jumps, as when they become lossless, and whose step size is then fixed.
 CODINGS, EXTRAS, EXTRA, ROUNDS = 12, 6, 0.25, 6
-#: The greatest rate that options may have.
+#: Largest rate that options permit.
 MOST_RATE = 16.0
 
 
@@ -76,19 +76,19 @@ def allocate(
     pool: Pool,
     size: Callable[[EncoderConfig], Sizes],
 ) -> EncoderConfig:
-    """Return options without goals, of which come what the goals ask for.
+    """Return options without goals that meet the goals of the given options.
 
     Parameters
     ----------
     prepared, config, read, pool
         As for the encoder.
     size : callable
-        Returns the sizes of a model with some options; needed with a target.
+        Function from options to the sizes of the model; required with a target.
 
     Raises
     ------
     EncodeError
-        The target is less than what the coarsest steps take.
+        The coarsest step sizes need more bytes than the target.
     """
     model = prepared.model
     check_names(model, config)
@@ -116,7 +116,7 @@ def _lossless(
     size: Callable[[EncoderConfig], Sizes],
     target: int,
 ) -> EncoderConfig | None:
-    """Return options with which the tensors without a goal of their own keep every bit; None if that is larger."""
+    """Return options with all tensors without a goal lossless; None if that exceeds the target."""
     names = []
     for name in model.tensors:
         options = config.for_tensor(name)
@@ -129,7 +129,7 @@ def _lossless(
     if sum(floors.values()) > target:
         return None
     exact = lossless(config, names)
-    with suppress(EncodeError):  # tensors that have to be quantized, such as factors, or that need a record
+    with suppress(EncodeError):  # tensors that must be quantized, such as factors, or need a record
         if size(exact)[0] <= target:
             return exact
     return None
@@ -148,28 +148,28 @@ def _cost(arrays: list[Array], name: str, config: EncoderConfig) -> float:
 # ------------------------------------------------------------------------------------------------ curves
 @dataclass
 class Curve:
-    """Rate and distortion of one tensor over its steps."""
+    """Rate and distortion of one tensor as functions of its step size."""
 
     some: TensorFacts  # an excerpt
-    scale: float  # parameters of the tensor for each of the excerpt
-    weight: float  # cost of its squared errors
+    scale: float  # parameters of the tensor for each parameter of the excerpt
+    weight: float  # cost of a squared error
     least: int  # first point
     greatest: int  # last point
-    fine: bool = False  # steps are those of vectors: the qp of the level, plus shift
+    fine: bool = False  # step sizes of vectors: the qp of the level, plus shift
     shift: int = 0
-    even: int = GREATEST_QP  # least qp from which on each is coded as it is
+    even: int = GREATEST_QP  # smallest qp from which every qp is coded unchanged
     points: dict[int, tuple[float, float]] = field(default_factory=dict)  # measured bits and weighted distortion
     found: dict[int, int] = field(default_factory=dict)  # best qp by level
-    kept: int | None = None  # the qp at all levels from now on
+    kept: int | None = None  # fixed qp for all levels
 
     def at(self, point: int) -> tuple[float, float]:
-        """Return bits, and weighted distortion."""
+        """Return bits and weighted distortion at a point."""
         if point not in self.points:
             self.points[point] = self._measured(point * SPACING)
         return self.points[point]
 
     def best(self, level: int) -> int:
-        """Return the qp of the least sum of distortion and lambda times bits; a vector has that of the level."""
+        """Return the qp that minimizes distortion + lambda * bits; for a vector, the qp of the level."""
         if self.kept is not None:
             return self.kept
         if self.fine:
@@ -180,13 +180,13 @@ class Curve:
         return self.found[level]
 
     def coded(self, qp: int) -> int:
-        """Return the qp with which a tensor is coded that is to have this one."""
+        """Return the qp that coding uses for a requested qp."""
         if self.fine or qp >= self.even:
             return qp
         return max(plan_tensor(self.some.with_options(self.options(qp)), in_block=True).qp, self.least * SPACING)
 
     def bits(self, qp: int) -> float:
-        """Return bits at any qp: the parabola through the points around it."""
+        """Return bits at any qp, interpolated by the parabola through the nearest points."""
         point = max(self.least + 1, min(self.greatest - 1, (qp + SPACING // 2) // SPACING))
         part = qp / SPACING - point
         fine, middle, coarse = (self.at(point + k)[0] for k in (-1, 0, 1))
@@ -217,7 +217,7 @@ class Curve:
         return {"qp": qp} if self.fine else {"qp": qp, "fine_vectors": False}
 
     def rate(self, qp: int) -> float:
-        """Return the squared steps that a bit is worth."""
+        """Return the cost of a bit in squared step sizes."""
         return plan_tensor(self.some.with_options(self.options(qp)), in_block=True).rate
 
     def _measured(self, qp: int) -> tuple[float, float]:
@@ -237,21 +237,21 @@ class Curve:
 
 
 def _curve(arrays: list[Array], name: str, config: EncoderConfig, about: int, weight: float) -> Curve | None:
-    """Return the curve of a tensor, yet without points; None where there is no step to choose."""
+    """Return the curve of a tensor, without points yet; None if the tensor has no step size to choose."""
     tensor = tensor_facts(name, arrays[0], config)
     if not quantizable(tensor) or tensor.options.exact or not any(tensor.bounds):
         return None
     tensor = replace(tensor, options=replace(tensor.options, scan_order=0), importance=None)
     some = excerpt(tensor, about)
     array = some.array.copy()
-    array.flat[0], array.flat[-1] = tensor.array.min(), tensor.array.max()  # on which it depends what steps there are
+    array.flat[0], array.flat[-1] = tensor.array.min(), tensor.array.max()  # they determine the possible step sizes
     some = replace(some, array=array)
     scale = tensor.array.size / some.array.size
     if tensor.is_fine:
         return Curve(some, scale, weight, LEAST_QP // SPACING, GREATEST_QP // SPACING, fine=True)
     largest = max(map(abs, tensor.bounds))
     least = max(-(-qp_of(largest / MOST) // SPACING), LEAST_QP // SPACING)
-    if least + 2 > GREATEST_QP // SPACING:  # too large for all steps
+    if least + 2 > GREATEST_QP // SPACING:  # too large for every step size
         return None
     greatest = min(qp_of(8 * largest) // SPACING + 1, GREATEST_QP // SPACING)
     bits = np.finfo(DTYPES[tensor.data_format]).nmant - DENSITY - 1
@@ -260,15 +260,15 @@ def _curve(arrays: list[Array], name: str, config: EncoderConfig, about: int, we
 
 
 # ------------------------------------------------------------------------------------------------ the search
-#: The qp of each tensor with a curve.
+#: qp of each tensor with a curve.
 Steps = tuple[int, ...]
 
 
 @dataclass
 class _Search:
-    """For the options with which a model takes not more than a target, and little less.
+    """Search for options with which the size of a model is at most a target, and close to it.
 
-    A level stands for lambda, as the qp that it suits: the larger, the coarser all tensors are.
+    A level represents lambda by the qp for which it is optimal: a larger level makes all tensors coarser.
     """
 
     model: Model
@@ -282,9 +282,9 @@ class _Search:
     curves: dict[str, Curve] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     sizes: dict[tuple[Steps, str, float], int] = field(default_factory=dict)
-    #: The level of the usual quality.
+    #: Level of the usual quality.
     usual: int = DEFAULT_QP
-    #: Bytes of tensors without a curve, and the ratio of coded sizes and those of the curves.
+    #: Bytes of tensors without a curve, and ratio of coded sizes to sizes on the curves.
     fixed: float = 0.0
     factor: float = 1.0
 
@@ -311,7 +311,7 @@ class _Search:
             curve.weight *= self.costs.get(name, 1.0)
 
     def found(self) -> EncoderConfig:
-        """Return the options; EncodeError where no step leads to the target."""
+        """Return the options. Raises EncodeError if no step sizes meet the target."""
         high = GREATEST_QP + 1
         for _ in range(ROUNDS):
             low, high = self.levels(high)
@@ -323,12 +323,12 @@ class _Search:
             jump = self.between(self.steps(high), self.steps(low))
             if self.met or not jump:
                 break
-            self.curves[jump[0]].kept = jump[1]  # the others use the remaining bytes
+            self.curves[jump[0]].kept = jump[1]  # the other tensors use the remaining bytes
         fitting = [found for found, taken in self.sizes.items() if taken <= self.target]
         return self.options(*max(fitting, key=lambda found: (self.sizes[found], found)))
 
     def levels(self, high: int) -> tuple[int, int]:
-        """Return the coarsest level known not to fit, and the finest that fits, if ``high`` fits or is too coarse."""
+        """Return the coarsest level known not to fit, and the finest level known to fit."""
         low, most = LEAST_QP - 1, len(self.sizes) + CODINGS
         level = self.level(low, high, min(high, self.usual))
         while len(self.sizes) < most and high - low > 1:
@@ -344,7 +344,7 @@ class _Search:
         return low, high
 
     def check(self) -> None:
-        """Raise EncodeError where even the coarsest steps take too much; measure the finest ones."""
+        """Raise EncodeError if the coarsest step sizes exceed the target; measure the finest ones."""
         if any(curve.kept is not None for curve in self.curves.values()):
             return
         coarsest, _ = (self.measured(self.steps(end)) for end in (GREATEST_QP, LEAST_QP))
@@ -355,7 +355,7 @@ class _Search:
             )
 
     def level(self, low: int, high: int, near: int) -> int:
-        """Return a level between two that nearly fits by the curves, found by secants that begin at ``near``."""
+        """Return a level between two levels that nearly fits on the curves; secant search from ``near``."""
         aim = 8 * (AIM * self.target - self.fixed) / self.factor
         slope = -sum(curve.scale * curve.some.array.size for curve in self.curves.values()) / OCTAVE
         near = max(low + 1, min(high - 1, near))
@@ -377,17 +377,17 @@ class _Search:
         return near
 
     def bits(self, level: int) -> float:
-        """Return bits of all that has a curve."""
+        """Return the total bits of tensors with a curve."""
         return sum(curve.bits(curve.best(level)) for curve in self.curves.values())
 
     def steps(self, level: int) -> Steps:
-        """Return the best steps."""
+        """Return the best step sizes at a level."""
         return tuple(curve.best(level) for curve in self.curves.values())
 
     def between(self, coarse: Steps, fine: Steps) -> tuple[str, int] | None:
-        """Try steps between two adjacent levels: tensor after tensor, then the worth of bits of one.
+        """Try step sizes between two adjacent levels: refine one tensor after another, then change the rate of one.
 
-        Where one tensor is too much with the next finer step, that one and the step with which it is not.
+        If a single tensor exceeds the target with the next finer step size, return it with its coarser step size.
         """
 
         def steps(way: int) -> Steps:
@@ -418,15 +418,15 @@ class _Search:
 
     @property
     def met(self) -> bool:
-        """True if a coding was near enough."""
+        """True if a coding was close enough to the target."""
         return any(ENOUGH * self.target <= size <= self.target for size in self.sizes.values())
 
     def fits(self, steps: Steps, name: str = "", extra: float = 0.0) -> bool:
-        """Return whether a coding does."""
+        """Return whether a coding meets the target."""
         return self.measured(steps, name, extra) <= self.target
 
     def measured(self, steps: Steps, name: str = "", extra: float = 0.0) -> int:
-        """Return bytes of a coding, which corrects the curves."""
+        """Return the bytes of a coding, and correct the curves by it."""
         if (steps, name, extra) not in self.sizes:
             taken, units = self.size(self.options(steps, name, extra))
             self.sizes[steps, name, extra] = taken
@@ -437,7 +437,7 @@ class _Search:
         return self.sizes[steps, name, extra]
 
     def options(self, steps: Steps, dear: str = "", extra: float = 0.0) -> EncoderConfig:
-        """Return the options of given steps; a bit of the tensor ``dear`` is worth more by ``extra``."""
+        """Return the options for step sizes; the rate of the tensor ``dear`` is increased by ``extra``."""
         found: dict[str, dict[str, Any]] = {}
         for (name, curve), qp in zip(self.curves.items(), steps, strict=True):
             found[name] = curve.options(qp)
@@ -448,7 +448,7 @@ class _Search:
 
 
 def _towards(start: Steps, end: Steps, way: int) -> Steps:
-    """Return the steps after so many changes by 1 from some steps to others, tensor after tensor."""
+    """Return the step sizes after a number of changes by 1 from one assignment to another, tensor by tensor."""
     found = []
     for one, other in zip(start, end, strict=True):
         part = min(way, abs(other - one))

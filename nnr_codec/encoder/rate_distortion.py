@@ -1,6 +1,6 @@
 """Rate and distortion of a planned tensor: estimated bytes, and the error of its decoded values.
 
-The encoder compares ways of coding by these numbers. Levels are made for them, but not coded.
+The encoder compares codings by these numbers. It computes levels for them, but does not code the levels.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from .quantization import contents, entries_of, quantize
 Levels = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.floating[Any]]
 
-#: Bytes of a unit's size, types and flags; of an entry of the record, deflated; of its code, without its arrays.
+#: Bytes of a unit's size, types and flags; of a deflated record entry; of its code without arrays.
 UNIT_BYTES, RECORD_BYTES, CODE_BYTES = 13, 16, 18
-#: Bits of terminate_cabac(), and half of those up to the next byte.
+#: Bits of terminate_cabac(), and the average padding to a byte.
 TERMINATION_BITS = 9
-#: Bytes of integer_codebook() without its differences.
+#: Bytes of integer_codebook() without differences.
 CODEBOOK_BYTES = 5
-#: Typical bytes of an entry point: offset, state, and bits since the one before.
+#: Typical bytes of an entry point: offset, state, and bits since the previous one.
 ENTRY_POINT_BYTES = 4
-#: Values whose loss is measured at once: they fit a cache of 1 MB.
+#: Number of values whose loss is measured at a time: they fit into a cache of 1 MB.
 PART = 1 << 15
 
 
 # --------------------------------------------------------------------------------------------------------------- rate
 def estimated_bytes(facts: TensorFacts, plan: TensorPlan) -> float:
-    """Return bytes of the units and the record of a tensor, as the probabilities of its levels have it.
+    """Estimate the bytes of the units and the record of a tensor from the probabilities of its levels.
 
-    Raises ValueError for a code that the tensor does not fit.
+    Raises ValueError for a code that does not fit the tensor.
     """
     if plan.payload_type == NNR_PT_RAW_FLOAT and not plan.code:
         return overhead(plan) + 4 * prod(plan.dims)
@@ -54,7 +54,7 @@ def estimated_bytes(facts: TensorFacts, plan: TensorPlan) -> float:
 
 
 def estimated(facts: TensorFacts, plan: TensorPlan) -> tuple[float, Array, TensorSyntax | None]:
-    """Return the bytes of :func:`estimated_bytes`, the levels or floats of the unit, and the syntax of levels."""
+    """Return estimated bytes, the levels or floats of the unit, and the syntax of levels."""
     syntax = None
     if plan.payload_type != NNR_PT_RAW_FLOAT:
         syntax = unit_syntax(plan, facts.config.profile)
@@ -67,7 +67,7 @@ def estimated(facts: TensorFacts, plan: TensorPlan) -> tuple[float, Array, Tenso
 
 
 def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:
-    """Return the syntax of a tensor in a unit of its own."""
+    """Return the syntax of a tensor in a separate unit."""
     codebook = plan.codebook
     return TensorSyntax(
         plan.dims,
@@ -80,7 +80,7 @@ def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:
 
 
 def overhead(plan: TensorPlan) -> float:
-    """Return bytes beside levels and floats: headers, and what the record says."""
+    """Estimate the bytes of headers and record entry."""
     total = float(UNIT_BYTES + len(plan.unit_id.encode()) + 2 * len(plan.dims))
     if plan.codebook:
         deltas = np.array([*plan.codebook.codebook_delta_left, *plan.codebook.codebook_delta_right], np.int64)
@@ -95,7 +95,7 @@ def overhead(plan: TensorPlan) -> float:
 
 
 def code_bytes(code: Code) -> float:
-    """Return bytes of a code in the record: deflated base64 is about as large as its data."""
+    """Estimate the bytes of a code in the record: deflated base64 is about as large as its data."""
     said = b""
     if isinstance(code, PaletteCode):
         said = code.values
@@ -107,7 +107,7 @@ def code_bytes(code: Code) -> float:
 
 
 def delta_bits(deltas: npt.NDArray[np.int64], order: int) -> int:
-    """Return bits of the differences of a codebook's entries, which are codes of this order (6.3.3.7)."""
+    """Return the bits of the differences between codebook entries, coded with this order (6.3.3.7)."""
     lengths = np.frexp((deltas >> order) + 1.0)[1]  # in bits
     return int((2 * lengths - 1 + order).sum())
 
@@ -115,12 +115,12 @@ def delta_bits(deltas: npt.NDArray[np.int64], order: int) -> int:
 # --------------------------------------------------------------------------------------------------------- distortion
 @dataclass(frozen=True)
 class Distortion:
-    """The error of a tensor.
+    """Error of a tensor.
 
     Parameters
     ----------
     signal, noise : float
-        Sums of the squares of its values, and of their errors; the same on every machine.
+        Sums of squares of the values, and of their errors; equal on all machines.
     largest : float
         Largest absolute error.
     """
@@ -130,14 +130,14 @@ class Distortion:
     largest: float
 
     def reaches(self, factor: float) -> bool:
-        """Return whether the signal is at least so many times the noise."""
+        """Return whether the ratio of signal to noise is at least ``factor``."""
         return self.noise * factor <= self.signal
 
 
 def distortion(facts: TensorFacts, plan: TensorPlan, levels: Levels | None = None) -> Distortion:
-    """Return the error with which a plan of a float tensor decodes; 0 for a lossless plan.
+    """Return the error of a float tensor decoded according to a plan; 0 for a lossless plan.
 
-    ``levels`` are those of :func:`quant_param`, where they are known.
+    ``levels`` is the result of :func:`quant_param`, if known.
     """
     values = facts.floats.reshape(-1)
     if plan.code or plan.payload_type == NNR_PT_INT or not values.size:
@@ -159,18 +159,18 @@ def distortion(facts: TensorFacts, plan: TensorPlan, levels: Levels | None = Non
 
 
 def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | None) -> Loss | None:
-    """Return the error with which a tensor decodes, after it was quantized; None for what has no floats.
+    """Return the error of the decoded tensor, from its quantized unit; None for integers.
 
     Parameters
     ----------
     plan : TensorPlan
     array : ndarray
-        As :func:`~nnr_codec.encoder.quantize.as_coded` gives it. Where it is divided, the error is that of the product
+        Result of :func:`~nnr_codec.encoder.quantization.as_coded`. If it is divided, the error is that of the product
         with the divisor.
     unit : ndarray
-        Levels or floats of its unit.
+        Levels or floats of the unit.
     syntax : TensorSyntax or None
-        Of the unit; None where it holds floats.
+        Syntax of the unit; None if it contains floats.
     """
     stored = stored_type(array.dtype)
     if stored is None or stored.kind != "f" or not array.size:
@@ -191,7 +191,7 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
     for start in range(0, array.size, PART):
         before = values[start : start + PART].astype(work, copy=False)
         after = next(decoded).astype(work, copy=False) if decoded else before
-        if decoded is None or syntax is None:  # others are finite
+        if decoded is None or syntax is None:  # all other values are finite
             finite = np.isfinite(before)
             before, after = (np.where(finite, some, work.type(0)) for some in (before, after))
         if divisor is not None:
@@ -203,7 +203,7 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
 
 
 def _decoded(plan: TensorPlan, unit: npt.NDArray[Any], syntax: TensorSyntax | None) -> Iterator[Floats]:
-    """Yield the values to which the levels or floats of a unit, flat, decode, PART at a time."""
+    """Yield the decoded values of a unit's flat levels or floats, PART at a time."""
     dtype = plan.record.stored.dtype if plan.record else DTYPES[plan.data_format]
     state, in_rows = 0, syntax is None or not plan.tools.scan_order
     if syntax and plan.dq_flag and not in_rows:
@@ -226,7 +226,7 @@ def _decoded(plan: TensorPlan, unit: npt.NDArray[Any], syntax: TensorSyntax | No
 
 
 def quant_param(plan: TensorPlan, facts: TensorFacts) -> Levels:
-    """Return QuantParam, flat: dependent quantization resolved, entries of the codebook looked up (7.3.6, 9.2)."""
+    """Return flat QuantParam: resolve dependent quantization, look up codebook entries (7.3.6, 9.2)."""
     syntax = unit_syntax(plan, facts.config.profile)
     levels = quantize(plan, facts.floats, syntax).reshape(-1)
     if plan.dq_flag:
@@ -239,13 +239,13 @@ def quant_param(plan: TensorPlan, facts: TensorFacts) -> Levels:
 
 
 def resolve(levels: Levels, order: npt.NDArray[np.int64] | None = None) -> None:
-    """Double levels, and subtract their sign in odd states (10.2.1.5).
+    """Resolve dependent quantization: double levels, and subtract their sign in odd states (10.2.1.5).
 
     Parameters
     ----------
     levels : ndarray of int32, shape (n,)
     order : ndarray of int64, shape (n,), optional
-        Index of each in coding order.
+        Index of each level, in coding order.
     """
     if order is None:
         quantizer.resolve(levels, levels)
@@ -256,16 +256,16 @@ def resolve(levels: Levels, order: npt.NDArray[np.int64] | None = None) -> None:
 
 
 def power(values: Floats) -> float:
-    """Return the sum of the squares of finite values; the same on every machine."""
+    """Return the sum of squares of finite values; equal on all machines."""
     flat = np.ascontiguousarray(values).reshape(-1)
     return quantizer.power(flat if flat.itemsize > 2 else flat.astype(np.float32))
 
 
 # --------------------------------------------------------------------------------------------------------------- both
 def least_cost(facts: TensorFacts, plans: Sequence[TensorPlan]) -> TensorPlan:
-    """Return the plan of the least sum of squared errors and bits, of equal ones the first.
+    """Return the first plan with the lowest sum of squared errors and cost of bits.
 
-    The first plan's step and rate say what a bit is worth.
+    Step size and rate of the first plan determine the cost of a bit.
     """
     if len(plans) == 1:
         return plans[0]

@@ -1,4 +1,4 @@
-"""Resuming an encoding: its settled options and its finished units are records of a checkpoint."""
+"""Resumption of an encoding: its resolved options and finished units are records of a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .prepared import Prepared
 from .tensor_report import Histogram, LevelStatistics, TensorStatistics
 from .tensor_tasks import Pool, TensorReader, TensorTask
 
-#: Options that are no values for JSON; settling goals leaves them as they are.
+#: Options without JSON values; resolving goals does not change them.
 _GIVEN = ("sensitivity", "hessians", "performance")
 
 
 class Resumption:
-    """The checkpoint of one encoding; a resumed run plans again, but does not code finished units again.
+    """Checkpoint of one encoding. A resumed run plans again, but does not code finished units again.
 
-    All tensors are read once, for digests.
+    All tensors are read once to compute digests.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Resumption:
         self._settled = checkpoint.key("settled", self._about)
 
     def settled(self, config: EncoderConfig, settle: Callable[[], EncoderConfig]) -> EncoderConfig:
-        """Return the options without goals that a function makes of these, or has made."""
+        """Return the options without goals from the checkpoint, or else from a function."""
         record = self._checkpoint.get(self._settled)
         if record:
             return replace(config, **record[0])
@@ -64,7 +64,7 @@ class Resumption:
     def units(
         self, calls: Sequence[TensorTask[CodedUnit]], before: Sequence[bytes], statistics: bool
     ) -> Iterator[CodedUnit]:
-        """Yield the units of plans in their order; they follow from those ``before`` as well."""
+        """Yield the units of plans in order. Their keys include the units ``before`` them."""
         about = self._checkpoint.key(self._about, hashlib.sha256(b"".join(before)).digest(), statistics)
         keys = [self._checkpoint.key("unit", about, index) for index in range(len(calls))]
         self._checkpoint.only({self._settled, *keys})
@@ -86,7 +86,7 @@ def _unpack(record: Record) -> CodedUnit:
 def _statistics(
     payload_type: int, shift_parameter_ids: dict[str, int], levels: dict[str, Any] | None, **others: Any
 ) -> TensorStatistics:
-    """Return statistics from JSON, which has no tuples, no enumerations, and texts as keys."""
+    """Return statistics from JSON, which lacks tuples and enumerations and has only string keys."""
     if levels:
         histogram = {**levels["histogram"], "counts": tuple(levels["histogram"]["counts"])}
         levels = {**levels, "histogram": Histogram(**histogram)}

@@ -1,7 +1,7 @@
-"""Scales by least squares, which compensate the quantization of each index of a weight (8.3.9).
+"""Fitting of scales by least squares, which compensates the quantization of each index of a weight (8.3.9).
 
-With levels Q of a weight W, the scale of an index is <W, Q> / <Q, Q>, of which the squared error is least. It goes into
-a scale, or the batch normalization, that the block has: gamma times it, and bias and mean divided by it.
+For levels Q of a weight W, the scale <W, Q> / <Q, Q> of an index minimizes the squared error. It is multiplied into the
+block's scale or its batch normalization: gamma is multiplied by it, bias and mean are divided by it.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from .planning import RATES, plan_tensor
 from .rate_distortion import estimated_bytes, quant_param
 from .sensitivity import PORTION, row_sums
 
-#: Largest scale, and inverse of the least one.
+#: Largest scale, and inverse of the smallest one.
 RANGE = 2.0
-#: New scales, which are near 1, have a step of 2 to this power.
+#: Exponent of the step size of new scales, which are near 1.
 STEP_EXPONENT = -6
 
 
 def scale_options(qp_density: int) -> dict[str, Any]:
-    """Return the options of the tensor of new scales."""
+    """Return the options of a tensor of new scales."""
     return {"qp": STEP_EXPONENT << qp_density, "fine_vectors": False, "rate": 0}
 
 
 class Fit(NamedTuple):
-    """Scales of a weight.
+    """Fitted scales of a weight.
 
     Parameters
     ----------
     factors : ndarray of float64, shape (dims[0],)
     products, squares : ndarray of float64, shape (dims[0],)
-        <W, Q> and <Q, Q> of each index, of levels times steps.
+        <W, Q> and <Q, Q> of each index, where Q are levels times step size.
     """
 
     factors: Floats
@@ -45,13 +45,13 @@ class Fit(NamedTuple):
     squares: Floats
 
     def gain(self, before: Floats, after: Floats) -> float:
-        """Return the decrease of the squared error by other scales: |W - sQ|^2 is |W|^2 - 2s<W, Q> + s^2<Q, Q>."""
+        """Return the decrease of the squared error with given scales: |W - sQ|^2 is |W|^2 - 2s<W, Q> + s^2<Q, Q>."""
         gains = (after - before) * (2 * self.products - (after + before) * self.squares)
         return float(row_sums(gains[None])[0])
 
 
 def fit(facts: TensorFacts, plan: TensorPlan) -> Fit:
-    """Return the scales that suit the levels of a weight, its dimension of scales first; the same on every machine."""
+    """Return the scales that fit the levels of a weight, whose first dimension is scaled; equal on all machines."""
     count, step = plan.dims[0], plan.step
     levels = quant_param(plan, facts).reshape(count, -1)
     values = facts.floats.reshape(count, -1)
@@ -68,7 +68,7 @@ def fit(facts: TensorFacts, plan: TensorPlan) -> Fit:
 
 
 def scaled_tensors(block: Block, all_facts: Mapping[str, TensorFacts], factors: Floats) -> dict[str, Array] | None:
-    """Return the tensors of a block that take the factors, by name; None where they do not hold what comes of that."""
+    """Return the scaled tensors of a block by name; None if their types cannot represent the result."""
     if block.scale is not None:
         powers = {block.scale: factors}
     elif block.gamma is not None:
@@ -81,7 +81,7 @@ def scaled_tensors(block: Block, all_facts: Mapping[str, TensorFacts], factors: 
         array = all_facts[name].array
         if all_facts[name].stored.kind != "f" or array.size != len(factor):
             return None
-        with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
+        with np.errstate(all="ignore"):  # results are checked
             found[name] = multiplied(array.reshape(-1), factor).reshape(array.shape)
         if not np.isfinite(all_facts[name].floats).all() or not np.isfinite(found[name].astype(np.float64)).all():
             return None
@@ -89,10 +89,10 @@ def scaled_tensors(block: Block, all_facts: Mapping[str, TensorFacts], factors: 
 
 
 def pays(fitted: Fit, weight: TensorPlan, before: Mapping[str, TensorFacts], after: Mapping[str, TensorFacts]) -> bool:
-    """Return whether less error in a weight is worth the bits that its other scales take.
+    """Return whether the lower error of a weight is worth the additional bits of its scales.
 
-    ``before`` and ``after`` are the tensors that take the factors, first the scale or gamma, which counts as it is
-    decoded; ``before`` is empty where that is new.
+    ``before`` and ``after`` are the scaled tensors, beginning with the scale or gamma, whose decoded values are used.
+    ``before`` is empty for a new scale.
     """
     first = next(iter(after))
     values = before[first].floats.astype(np.float64).reshape(-1) if before else np.ones(len(fitted.factors))
@@ -102,7 +102,7 @@ def pays(fitted: Fit, weight: TensorPlan, before: Mapping[str, TensorFacts], aft
 
 
 def _coded(all_facts: Mapping[str, TensorFacts], first: str, values: Floats) -> tuple[float, Floats]:
-    """Return bytes of some tensors, and the quotient of the first one as decoded and these values; 1 for 0 / 0."""
+    """Return the bytes of tensors, and the quotient of the decoded first tensor and its values; 1 for 0 / 0."""
     taken, quotient = 0.0, np.ones(len(values))
     for name, one in all_facts.items():
         plan = plan_tensor(one, in_block=True)

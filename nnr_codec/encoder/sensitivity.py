@@ -1,7 +1,7 @@
-"""Cost of the errors of parameters, as given by the caller: importance, and second moments of inputs.
+"""Cost of the errors of parameters, given by the caller: importance, and second moments of inputs.
 
-An error matrix e of a weight, seen as (dims[0], prod(dims[1:])), is taken to cost the sum over rows of
-rows[r] * e[r] H e[r]^T with the second moments H of the inputs, or without these the sum of weights * e**2.
+The cost of the error matrix e of a weight, reshaped to (dims[0], prod(dims[1:])), is the sum over rows r of
+rows[r] * e[r] H e[r]^T with the second moments H of the inputs, or without them the sum of weights * e**2.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..model import Array, Model
 
 Floats = npt.NDArray[np.float64]
 
-#: Part of the mean of the diagonal of second moments that is added to it (damping).
+#: Damping: fraction of the mean of the diagonal of second moments that is added to the diagonal.
 DAMPING = 0.01
 #: Largest asymmetry of second moments, relative to their diagonal.
 ASYMMETRY = 1e-3
-#: Least cost relative to the median: no tensor is without a cost.
+#: Minimum cost relative to the median: the cost of a tensor must not be 0.
 LEAST = 1e-6
-#: Numbers of a partial sum, and bits of its integers: together fewer than 63 bits, so that sums are exact.
+#: Numbers in a partial sum, and bits of its integers: together fewer than 63 bits, so that sums are exact.
 PORTION, SUM_BITS = 1 << 20, 40
 
 
@@ -39,9 +39,9 @@ class Importance:
     ----------
     name : str
     dims : tuple of int
-        Its shape; parts of it know nothing of this.
+        Shape of the tensor.
     sensitivity : ndarray or None
-        Of no dimensions or of the tensor's shape: what a squared error costs.
+        Cost of a squared error: a scalar, or an array of the tensor's shape.
     hessian : ndarray or None
         Shape (columns, columns).
     """
@@ -65,7 +65,7 @@ class Importance:
         return Importance(self.name, dims, np.moveaxis(self.sensitivity, axis, 0) if each else self.sensitivity)
 
     def mean(self) -> float:
-        """Return the mean cost of a squared error; with second moments, after later weights compensate earlier ones."""
+        """Return the mean cost of a squared error; with second moments, after compensation by later weights."""
         moments = self._moments()
         if moments is None:
             return _mean(self.sensitivity) if self.sensitivity is not None else 1.0
@@ -74,7 +74,7 @@ class Importance:
         return mean if self.sensitivity is None else _mean(self.sensitivity) * mean / diagonal
 
     def weights(self) -> npt.NDArray[np.float32] | None:
-        """Return the cost of each squared error, 1 on average, shape (n,); None where all are alike."""
+        """Return the cost of each squared error, 1 on average, shape (n,); None if all are equal."""
         if self.sensitivity is not None and self.sensitivity.ndim:
             return _relative(self.sensitivity.reshape(-1))
         moments = self._moments()
@@ -84,9 +84,10 @@ class Importance:
         return None if one is None else np.tile(one, self.dims[0])
 
     def improve(self, x: surgeon.Real, step: float, levels: npt.NDArray[np.int32], **options: Any) -> None:
-        """Replace levels, of shape (n,), by ones of which later weights make up for the errors of earlier ones.
+        """Replace levels, shape (n,), so that later weights compensate for the errors of earlier ones.
 
-        ``options`` are those of :func:`nnr_codec.cabac_ext.surgeon.surgeon`. Without second moments nothing changes.
+        ``options`` are options of :func:`nnr_codec.cabac_ext.surgeon.surgeon`. Without second moments, levels stay
+        unchanged.
         """
         moments = self._moments()
         if moments is None:
@@ -101,7 +102,7 @@ class Importance:
         surgeon.surgeon(x.reshape(shape), step, levels.reshape(shape), unit, pivots, rows, **options)
 
     def _moments(self) -> Floats | None:
-        """Return the second moments; None where there are none, or all are 0."""
+        """Return the second moments; None if they are not given or all 0."""
         if self.hessian is None:
             return None
         moments = np.ascontiguousarray(self.hessian, np.float64)
@@ -115,7 +116,7 @@ class Importance:
 
 
 def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Importance | None:
-    """Return the importance of a tensor; None where it is not given. EncodeError if its shape does not fit."""
+    """Return the importance of a tensor, or None. Raises EncodeError if its shape does not fit."""
     sensitivity = _given(name, "sensitivity", config.sensitivity)
     hessian = _given(name, "hessians", config.hessians)
     if sensitivity is None and hessian is None:
@@ -147,7 +148,7 @@ def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Impo
 
 
 def check_names(model: Model, config: EncoderConfig) -> None:
-    """Raise EncodeError for importance of tensors that the model does not have."""
+    """Raise EncodeError for importance of tensors that the model lacks."""
     for option, given in (("sensitivity", config.sensitivity), ("hessians", config.hessians)):
         for name in given or ():
             if name not in model.tensors:
@@ -155,7 +156,7 @@ def check_names(model: Model, config: EncoderConfig) -> None:
 
 
 def relative_costs(found: Mapping[str, float]) -> dict[str, float]:
-    """Return costs relative to their median, which stands for tensors without a cost; none of them nearly 0."""
+    """Return costs relative to their median, with a lower limit. Tensors without a cost get the median."""
     positive = sorted(value for value in found.values() if value > 0)
     middle = positive[(len(positive) - 1) // 2] if positive else 1.0
     return {name: max(value / middle, LEAST) for name, value in found.items()}
@@ -173,20 +174,20 @@ def _given(name: str, option: str, mapping: Mapping[str, Any] | None) -> npt.NDA
 
 
 def _relative(values: Array) -> npt.NDArray[np.float32] | None:
-    """Return values divided by their mean; None where that is 0."""
+    """Return values divided by their mean; None if the mean is 0."""
     mean = _mean(values)
     wide: npt.NDArray[Any] = values
     return np.ascontiguousarray(wide / mean, np.float32) if mean > 0 else None
 
 
 def _mean(values: Array) -> float:
-    """Return the mean of values above 0; the same in whichever order they are added up."""
+    """Return the mean of values above 0, independent of the order of summation."""
     flat = values.reshape(-1)
     return fsum(float(part) for part in row_sums(flat.reshape(1, -1))) / max(flat.size, 1)
 
 
 def row_sums(rows: npt.NDArray[Any]) -> Floats:
-    """Return the sum of each row; the same in any order of summation."""
+    """Return the sum of each row, independent of the order of summation."""
     exponent = frexp(float(np.abs(rows).max(initial=0.0)))[1]
     totals = np.zeros(len(rows))
     for start in range(0, rows.shape[1], PORTION):

@@ -17,9 +17,9 @@ from .plan import TensorPlan
 
 Levels = npt.NDArray[np.int32]
 
-#: Upper bound of the bins of a histogram.
+#: Maximum number of bins of a histogram.
 BINS = 64
-#: Share of the levels that may be beyond a histogram, on each side.
+#: Share of the levels that may be outside a histogram, on each side.
 TAIL = 0.001
 
 
@@ -30,13 +30,13 @@ class Histogram:
     Parameters
     ----------
     first : int
-        The least level of the first bin.
+        Smallest level of the first bin.
     width : int
         Levels in each bin.
     counts : tuple of int
-        At most :data:`BINS`.
+        Number of levels in each bin; at most :data:`BINS` bins.
     below, above : int
-        Numbers of levels below the first bin, and above the last one.
+        Number of levels below the first bin, and above the last one.
     """
 
     first: int
@@ -48,7 +48,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class LevelStatistics:
-    """The levels of a tensor.
+    """Statistics of the levels of a tensor.
 
     Parameters
     ----------
@@ -78,24 +78,24 @@ class TensorStatistics:
     ----------
     payload_type : PayloadType
     dq_flag, scan_order, cabac_unary_length_minus1 : int
-        As in the header of its unit.
+        Syntax elements of the header of the unit.
     qp : int
     step : float
-        stepSize; 0 when nothing is quantized.
+        stepSize; 0 if the tensor is not quantized.
     rate : float
-        Squared steps that a bit was worth when it was quantized.
+        Cost of a bit in squared step sizes during quantization.
     codebook_size : int
-        0 without a codebook.
+        Number of codebook entries; 0 without a codebook.
     rows_skipped : int or None
-        Rows of zeros that are one flag each; None where row skipping is off.
+        Number of all-zero rows coded as one flag; None without row skipping.
     shift_parameter_ids : dict of int to int
-        By the number of the context, where they are not 0.
+        Shift parameter ids other than 0, by ctxIdx.
     levels : LevelStatistics or None
-        As coded, before dependent quantization is resolved; None where the unit holds floats.
+        Statistics of the coded levels, before dependent quantization is resolved; None if the unit contains floats.
     other_bits : int
-        Bits of the tensor that stand as they are in a unit of their own.
+        Bits of the tensor that are stored without arithmetic coding in a separate unit.
     code : str
-        KIND of the code of side information that restores it; empty without a code.
+        KIND of the side-information code that restores the tensor; empty without a code.
     """
 
     payload_type: PayloadType
@@ -115,10 +115,11 @@ class TensorStatistics:
 
 @dataclass(frozen=True)
 class TensorReport:
-    """Statistics of one encoded tensor; the unit of a block counts for its first tensor, the weight.
+    """Statistics of one encoded tensor. The first tensor of a block, the weight, has the bytes of the block's unit.
 
-    ``seconds`` is the time that coding took, without planning; ``statistics`` are None unless requested.
-    ``loss`` is the error; None for integers, and for tensors that decoders do not return by themselves.
+    ``source_bytes`` and ``unit_bytes`` are sizes in bytes, ``seconds`` is the duration of coding without planning.
+    ``statistics`` is None unless requested. ``loss`` is the error; None for integers, and for tensors that decoders do
+    not return separately.
     """
 
     name: str
@@ -143,13 +144,13 @@ def tensor_statistics(
     ----------
     plan : TensorPlan
     header : NnrCompressedDataUnitHeader
-        Of the unit that holds it.
+        Header of the tensor's unit.
     unit : ndarray of int32, or of floats
-        Levels or floats in its unit.
+        Levels or floats in the unit.
     side : TensorSide or None
-        None where that is floats.
+        None if the unit contains floats.
     bits : ndarray of float32 or None
-        The words of its other unit.
+        Words of the tensor's second unit.
     """
     payload_type = PayloadType(header.nnr_compressed_data_unit_payload_type)
     code = plan.code.KIND if plan.code else ""
@@ -198,7 +199,7 @@ def level_statistics(levels: Levels) -> LevelStatistics:
 
 
 def _histogram(values: npt.NDArray[np.int64], counts: npt.NDArray[np.intp]) -> Histogram:
-    """Return the histogram of all but the tails; ``values`` are distinct and ascending."""
+    """Return the histogram without the tails; ``values`` are distinct and ascending."""
     up_to = np.cumsum(counts)
     total = int(up_to[-1])
     low = int(values[np.searchsorted(up_to, TAIL * total, side="right")])

@@ -1,4 +1,4 @@
-"""Work on tensors of a model: they are read by whoever does it."""
+"""Tasks on tensors of a model; the worker of a task reads its tensors."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .facts import native
 
 __all__ = ["Pool", "TensorReader", "TensorTask"]
 
-#: Of memory that an array takes beside its items, and its name in a dict.
+#: Bytes of memory of an array object and its dict entry, without items.
 ARRAY_BYTES = 400
 
 Result = TypeVar("Result")
 
 
 class TensorReader:
-    """Reads tensors of a model, whose mapping may be no matter for several threads at once.
+    """Reader of a model's tensors. It locks the mapping, which may not be thread-safe.
 
-    Of a model in files, up to WINDOW bytes of small tensors are kept: opening the file for each, for planning and again
-    for coding, takes longer than the work on it.
+    Up to WINDOW bytes of small tensors of a model in files are cached: opening the file twice for each, for planning
+    and coding, takes longer than the work.
     """
 
     def __init__(self, model: Model) -> None:
@@ -49,11 +49,11 @@ class TensorReader:
         return array
 
     def nbytes(self, names: Iterable[str]) -> int:
-        """Return bytes of tensors, as far as known without reading them."""
+        """Return the bytes of tensors, as far as known without reading them."""
         return sum([nbytes_of(self._tensors, name, WINDOW) for name in names])
 
     def portable(self, names: Sequence[str]) -> Mapping[str, Array]:
-        """Return the tensors for another process: where they are, or the arrays."""
+        """Return the tensors for another process: their positions in files, or the arrays."""
         with self._lock:
             return only_of(self._tensors, names)
 
@@ -65,22 +65,22 @@ def arrays_of(tensors: Mapping[str, Array], names: Sequence[str]) -> list[Array]
 
 @dataclass
 class TensorTask(Task[Result]):
-    """A function of some tensors, which are read when it is called; another process reads them itself if it can.
+    """Task that calls a function with tensors, which are read for the call, if possible by the worker process.
 
-    Calling it raises LimitError where there is not enough memory.
+    The call raises LimitError if there is not enough memory.
 
     Parameters
     ----------
     function : callable
-        Its first argument are the tensors, a list.
+        Function whose first argument is the list of tensors.
     read : TensorReader
     names : tuple of str
     arguments : tuple
-        The other ones.
+        Other arguments.
     nbytes : int
         Bytes of the tensors.
     hints : tuple
-        Arguments after those, on which the result does not depend, given the others and what precedes the units.
+        Further arguments. The result does not depend on them, given the other arguments and the units before.
     """
 
     function: Callable[..., Result]
@@ -92,7 +92,7 @@ class TensorTask(Task[Result]):
 
     @property
     def inline(self) -> bool:
-        """See Task: without tensors there is nothing to do."""
+        """See Task: a task without tensors has no work for a worker."""
         return not self.names
 
     def __call__(self) -> Result:
@@ -108,7 +108,7 @@ class TensorTask(Task[Result]):
 
 
 def of_some(argument: Any, names: Sequence[str]) -> Any:
-    """Return an argument without what a configuration says of other tensors than these, each by its name."""
+    """Return an argument; remove options of other tensors from a configuration."""
     if not isinstance(argument, EncoderConfig):
         return argument
     changes: dict[str, Any] = {}

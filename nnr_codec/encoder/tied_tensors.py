@@ -1,4 +1,4 @@
-"""Tied tensors, such as an embedding that is also the weight of the output layer: one of them is coded."""
+"""Tied tensors, such as an embedding that is also the weight of the output layer; only one of them is coded."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .facts import native
 
 
 def tied_tensors(model: Model, config: EncoderConfig, block_of: Mapping[str, Block]) -> dict[str, str]:
-    """Return the tensors that need no units of their own, with the names of those that they are tied to.
+    """Return the tensors that need no unit, with the names of the tensors to which they are tied.
 
-    Those that the model names, and, where side information is allowed, those of a plain dict that have the same memory
-    and options. Tensors in blocks, and empty ones, have units of their own. Raises EncodeError where
-    tensors are said to be tied, but differ.
+    These are the aliases of the model and, if side information is allowed, tensors of a plain dict with the same memory
+    and options. Tensors in blocks and empty tensors are excluded. Raises EncodeError if aliases differ from their
+    targets.
     """
     tied = {}
     for name in model.aliases:
         target = _target(name, model)
         if name in block_of or not target or _changed_by_block(target, block_of):
-            continue  # the record has no way to refer to an empty name
+            continue  # the record cannot refer to an empty name
         array, other = np.asarray(model.tensors[name]), np.asarray(model.tensors[target])
         if not _same(array, other):
             raise EncodeError(f"tensor {name!r} is said to be tied to {target!r}, but is another", tensor=name)
@@ -45,7 +45,7 @@ def tied_tensors(model: Model, config: EncoderConfig, block_of: Mapping[str, Blo
 
 
 def _target(name: str, model: Model) -> str:
-    """Return the tensor that another one is tied to, which is not itself tied to one."""
+    """Return the tensor at the end of a chain of ties."""
     target = name
     for _ in range(len(model.aliases) + 1):
         if target not in model.tensors:
@@ -57,7 +57,7 @@ def _target(name: str, model: Model) -> str:
 
 
 def _changed_by_block(name: str, block_of: Mapping[str, Block]) -> bool:
-    """Return whether decoders return a tensor of a block changed."""
+    """Return whether decoders change a tensor of a block."""
     block = block_of.get(name)
     return block is not None and (block.scale is not None or block.g is not None)
 

@@ -1,4 +1,4 @@
-"""Tuning: the coarsest steps at which a score of the decoded model holds."""
+"""Tuning: search for the coarsest step sizes that keep the score of the decoded model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .goals import GREATEST_QP, LEAST_QP, OCTAVE, resolve_goals, with_density
 from .planning import plan_tensor
 from .tensor_tasks import Pool, TensorReader
 
-#: A decoded model, the bytes of its bitstream, and of the units of each tensor.
+#: Decoded model, size of its bitstream in bytes, and size of the units of each tensor.
 Coded = tuple[Model, int, Mapping[str, int]]
 
-#: Octaves by which all tensors become coarser at most; times as many by which they become finer; the least change of
-#: qp that is tried.
+#: RANGE: maximum octaves by which all tensors become coarser; FINER: multiple of RANGE by which they become finer;
+#: FINEST: smallest change of qp.
 RANGE, FINER, FINEST = 8, 3, OCTAVE // 4
 
 
@@ -28,13 +28,13 @@ class Tuning:
     Parameters
     ----------
     config : EncoderConfig
-        Options that give this result again.
+        Options that reproduce the bitstream.
     score, reference : float
-        Of the model decoded from that bitstream, and of the model as it was.
+        Score of the decoded model, and of the original model.
     nbytes : int
-        Of the bitstream.
+        Size of the bitstream in bytes.
     evaluations : int
-        Calls of the function.
+        Number of calls of ``evaluate``.
     """
 
     config: EncoderConfig
@@ -54,9 +54,10 @@ def tune(
     budget: int,
     restored: Model | None = None,
 ) -> Tuning:
-    """See :func:`nnr_codec.tune`; ``prepared`` is the model as it is coded, ``coded`` the codec.
+    """See :func:`nnr_codec.tune`.
 
-    ``restored`` is the model that decoders restore.
+    ``prepared`` is the model in the form that is coded, ``restored`` the model that decoders restore. ``coded`` encodes
+    and decodes with given options.
     """
     if not tolerance >= 0:
         raise EncodeError(Option("tolerance"), f" {tolerance} is not a number of at least 0")
@@ -77,7 +78,7 @@ def tune(
 
 
 def _start(name: str, array: Array, config: EncoderConfig) -> int | None:
-    """Return the qp of a tensor to begin with; None for one that is kept exactly, or has no floats."""
+    """Return the initial qp of a tensor; None for a lossless tensor or a tensor without floats."""
     tensor = tensor_facts(name, array, config)
     if tensor.stored.kind != "f" or tensor.options.exact:
         return None
@@ -91,7 +92,7 @@ def _start(name: str, array: Array, config: EncoderConfig) -> int | None:
 
 @dataclass
 class _Tuner:
-    """Makes tensors coarser as long as the score holds: all together first, then in ever smaller groups."""
+    """Search for coarser step sizes that keep the score: first for all tensors, then for smaller and smaller groups."""
 
     evaluate: Callable[[Model], float]
     coded: Callable[[EncoderConfig], Coded]
@@ -106,7 +107,7 @@ class _Tuner:
     evaluations: int = 0
 
     def run(self) -> None:
-        """Find the coarsest steps; those of the beginning must hold, or finer ones are looked for."""
+        """Find the coarsest step sizes. If the initial ones do not keep the score, begin with finer ones."""
         start = self.best
         if self.holds(start, self.tolerance):
             low, high = 0, RANGE * OCTAVE
@@ -119,7 +120,8 @@ class _Tuner:
                 raise EncodeError(f"no steps keep the score within {self.tolerance:g} of {self.reference:g}")
         while high - low > OCTAVE // 2 and self.evaluations < self.budget:
             middle = (low + high) // 2
-            if self.holds(_moved(start, middle, start), self.tolerance / 2):  # some is left for single tensors
+            # Half of the tolerance is reserved for groups of tensors.
+            if self.holds(_moved(start, middle, start), self.tolerance / 2):
                 low = middle
             else:
                 high = middle
@@ -130,7 +132,7 @@ class _Tuner:
                 step, names = step // 2, list(self.best)
 
     def coarser(self, names: list[str], step: int) -> list[str]:
-        """Make these tensors coarser, the largest of them first; which ones it went well for."""
+        """Try a coarser step size for tensors, in halves if necessary; return the names for which the score holds."""
         if not names or self.evaluations >= self.budget:
             return []
         moved = _moved(self.best, step, names)
@@ -147,11 +149,11 @@ class _Tuner:
         return self.coarser(names[:middle], step) + self.coarser(names[middle:], step)
 
     def size(self, name: str) -> int:
-        """Return bytes of a tensor's units."""
+        """Return the bytes of a tensor's units."""
         return self.units.get(name, 0)
 
     def holds(self, qps: dict[str, int], tolerance: float, coded: Coded | None = None) -> bool:
-        """Return whether the score does; then these are the best."""
+        """Return True if the score is within the tolerance; ``qps`` are then the best so far."""
         self.evaluations += 1
         model, nbytes, units = coded or self.coded(self.options(qps))
         score = float(self.evaluate(model))
@@ -161,11 +163,11 @@ class _Tuner:
         return True
 
     def options(self, qps: Mapping[str, int]) -> EncoderConfig:
-        """Return the options with these steps."""
+        """Return the options with these step sizes."""
         return self.config.overridden({name: {"qp": qp} for name, qp in qps.items()})
 
 
 def _moved(qps: Mapping[str, int], by: int, names: Sequence[str] | Mapping[str, int]) -> dict[str, int]:
-    """Return the same steps, but for some tensors, which have coarser ones."""
+    """Return ``qps`` with ``by`` added for the given tensors, within the range of qp."""
     chosen = set(names)
     return {name: max(LEAST_QP, min(GREATEST_QP, qp + by)) if name in chosen else qp for name, qp in qps.items()}

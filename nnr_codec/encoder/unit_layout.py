@@ -1,6 +1,6 @@
 """Compressed data units of a model: one for each block that fits, and one for each other tensor.
 
-A weight whose scale is optional is not divided where both do not fit one unit. Tied and empty tensors have no unit:
+A weight with an optional scale is not divided if both do not fit into one unit. Tied and empty tensors have no unit:
 the record defines them.
 """
 
@@ -31,25 +31,25 @@ from .tensor_tasks import Pool, TensorReader, TensorTask
 from .tied_tensors import tied_tensors
 from .update_tree import Links
 
-#: QuantizationParameter is from -MOST_PARAMETER to MOST_PARAMETER - 1. At WIDE_DENSITY it reaches all steps of float32.
+#: QuantizationParameter is in -MOST_PARAMETER..MOST_PARAMETER - 1. At WIDE_DENSITY all float32 step sizes are in reach.
 MOST_PARAMETER, WIDE_DENSITY = 1 << 12, 5
-#: Bytes of an entry of the record without its name and code.
+#: Bytes of a record entry without name and code.
 ENTRY_BYTES = 40
-#: Bytes of the record above which no code needs more, besides 9 for each index of the longest dimension.
+#: Maximum bytes of a code in the record, in addition to 9 for each index of the longest dimension.
 CODE_ROOM = 1 << 20
 
 
 @dataclass(frozen=True)
 class UnitLayout:
-    """The units of a model in order; a block stands where the first of its tensors does.
+    """Units of a model in order; a block has the position of its first tensor.
 
     Parameters
     ----------
     units : list of UnitPlan
     qp_density : int
-        QpDensity: that of the options, or WIDE_DENSITY where it leaves steps out of reach.
+        QpDensity: value of the options, or WIDE_DENSITY if step sizes are out of reach otherwise.
     quantization_parameter : int
-        QuantizationParameter: 0 unless qp_value alone cannot express all steps.
+        QuantizationParameter: 0 unless qp_value alone cannot represent all step sizes.
     """
 
     units: list[UnitPlan]
@@ -60,9 +60,9 @@ class UnitLayout:
 def plan_units(prepared: Prepared, config: EncoderConfig, read: TensorReader, pool: Pool) -> UnitLayout:
     """Plan the units of a model.
 
-    Each tensor, or block, is read and released. Tensors whose steps are out of reach of the QuantizationParameter that
-    suits the others are kept exactly. Raises EncodeError for a tensor that cannot be coded as requested, or an invalid
-    block. With a fixed-point format, a SaturationWarning names the tensors with out-of-range values.
+    Each tensor or block is read and released. Tensors with step sizes out of reach of the QuantizationParameter, which
+    is chosen for the others, are lossless. Raises EncodeError for a tensor that cannot be coded as requested, or an
+    invalid block. With a fixed-point format, a SaturationWarning names the tensors with out-of-range values.
     """
     about = prepared.wiring, prepared.scales, prepared.fitted, prepared.links, prepared.decomposed
     layout = _Layout(prepared.model, config, read, pool, *about)
@@ -78,7 +78,7 @@ def plan_units(prepared: Prepared, config: EncoderConfig, read: TensorReader, po
 
 
 def _quantization_parameter(units: list[UnitPlan], qp_density: int) -> tuple[int, set[str]]:
-    """Return the QuantizationParameter nearest to 0 that reaches the steps of most parameters, and the other tensors.
+    """Return the QuantizationParameter nearest to 0 that reaches most parameters, and the tensors out of reach.
 
     It is i(13), and qp_value has 6 + QpDensity bits (6.3.4.3, 10.2.1.3).
     """
@@ -99,9 +99,9 @@ def _quantization_parameter(units: list[UnitPlan], qp_density: int) -> tuple[int
 
 
 class _Planned(NamedTuple):
-    """The unit of a block, if there is one, and the plans of tensors that are coded apart, by name.
+    """Unit of a block, if any, and plans of separately coded tensors by name.
 
-    ``room`` is what changes nothing of that, however much more there is.
+    A larger room in the record than ``room`` would not change the plans.
     """
 
     unit: UnitPlan | None
@@ -111,9 +111,9 @@ class _Planned(NamedTuple):
 
 @dataclass
 class _Layout:
-    """State of planning, tensor after tensor.
+    """State of planning, tensor by tensor.
 
-    Plans are made without knowledge of the ones before. The few that these would change are made again.
+    Tensors are planned independently. The few plans that earlier plans affect are repeated.
     """
 
     model: Model
@@ -126,16 +126,16 @@ class _Layout:
     links: Links | None
     decomposed: Mapping[str, np.dtype[Any]]
     out_of_reach: set[str] = field(default_factory=set)
-    planned: dict[str, _Planned] = field(default_factory=dict)  # by the first tensor
-    taken: dict[str, frozenset[str]] = field(default_factory=dict)  # ids with a "#", by what begins alike
+    planned: dict[str, _Planned] = field(default_factory=dict)  # by first tensor
+    taken: dict[str, frozenset[str]] = field(default_factory=dict)  # ids with a "#", by common prefix
     room: float = field(init=False)
-    recorded: bool = False  # whether any of them needs the record
+    recorded: bool = False  # True if any tensor needs the record
 
     def __post_init__(self) -> None:
         updated = self.links.names if self.links else ()
         self.take(name for name in (*self.model.tensors, *updated) if "#" in name)
         self.take(name for name in element_ids(self.model, is_listed(self.model, self.config)) if "#" in name)
-        self.room = DEFAULT_LIMITS.max_side_info_bytes / 2  # as it is estimated: base64 and braces add to that
+        self.room = DEFAULT_LIMITS.max_side_info_bytes / 2  # half, because estimates omit base64 and JSON syntax
 
     def units(self) -> Iterator[UnitPlan]:
         """Yield the units in order."""
@@ -143,7 +143,7 @@ class _Layout:
         if is_listed(self.model, self.config):
             block_of = {name: replace(known, listed=True) for name, known in block_of.items()}
         blocks = {name: known.block for name, known in block_of.items()}
-        # Differences have trees of their own, unless the caller knows better.
+        # Differences start new update trees, unless the caller gives links.
         tied = tied_tensors(self.model, self.config, blocks) if not self.links or self.model.aliases else {}
         places = {name: index for index, name in enumerate(self.model.tensors)}
         calls: dict[str, TensorTask[_Planned]] = {}
@@ -176,7 +176,7 @@ class _Layout:
                 yield UnitPlan((plan.unit_id,), plan.dims, {"weight": plan})
 
     def context(self, name: str, index: int) -> TensorContext:
-        """Return the constraints on a tensor from those that are planned so far."""
+        """Return the constraints on a tensor from the tensors planned so far."""
         link = self.links.of.get(name) if self.links else None
         return TensorContext(
             index,
@@ -188,18 +188,18 @@ class _Layout:
         )
 
     def take(self, ids: Iterable[str]) -> None:
-        """Keep ids, which have a ``#``, from being those of other units."""
+        """Reserve ids with a ``#``, so that no other unit gets them."""
         for one in ids:
             key = _beginning(one)
             self.taken[key] = self.taken.get(key, frozenset()) | {one}
 
     def call(self, block: BlockFacts | None, contexts: dict[str, TensorContext]) -> TensorTask[_Planned]:
-        """Return the call that plans a block, or a tensor."""
+        """Return the call that plans a block or a tensor."""
         names = tuple(contexts)
         return TensorTask(_plan, self.read, names, (block, contexts, self.config), self.read.nbytes(names))
 
     def checked(self, call: TensorTask[_Planned], planned: _Planned) -> _Planned:
-        """Return a plan, or the one that takes its place, knowing the plans before it."""
+        """Return a plan, repeated if the plans before it require that."""
         if not self.recorded:
             return planned
         block, contexts, config = call.arguments
@@ -211,7 +211,7 @@ class _Layout:
         return planned
 
     def alias(self, name: str, target: str, index: int) -> UnitPlan:
-        """Return a tensor that is another one."""
+        """Return the plan of a tied tensor, which has no unit."""
         if not self.config.side_info:
             raise EncodeError(
                 f"tensor {name!r} is tied to {target!r}, which only side information says; use ",
@@ -225,14 +225,14 @@ class _Layout:
 
 
 def _beginning(name: str) -> str:
-    """Return a prefix that a tensor name shares with every id that :meth:`TensorFacts.part_id` makes from it."""
+    """Return a common prefix of a tensor name and every id that :meth:`TensorFacts.part_id` derives from it."""
     return name[:256].partition("#")[0]
 
 
 def _plan(
     arrays: list[Array], known: BlockFacts | None, contexts: dict[str, TensorContext], config: EncoderConfig
 ) -> _Planned:
-    """Plan a tensor, or those of a block."""
+    """Plan a tensor or the tensors of a block."""
     longest = max([max(array.shape, default=1) for array in arrays])
     room = CODE_ROOM + 9 * longest
     tensors = dict(zip(contexts, arrays, strict=True))
@@ -259,9 +259,9 @@ def _plan(
 def _plan_fitted(
     known: BlockFacts, all_facts: Mapping[str, TensorFacts], tensors: Mapping[str, Array], config: EncoderConfig
 ) -> tuple[UnitPlan | None, dict[str, TensorFacts]]:
-    """Return the unit of a block with tensors that make up for the levels of its weight, and these tensors.
+    """Return the unit of a block with scales fitted to the levels of its weight, and the fitted tensors.
 
-    No unit where that does not pay, or where the unit would be another one.
+    Returns no unit if this is not worth the bits, or if the unit would contain other tensors.
     """
     block, is_new = known.block, _is_neutral(known, all_facts)
     divisor = all_facts[block.scale].array if known.optional and block.scale is not None else None
@@ -279,11 +279,11 @@ def _plan_fitted(
     after = {name: tensor_facts(name, array, config, all_facts[name].context) for name, array in values.items()}
     if not pays(found, weight, {} if is_new else {name: all_facts[name] for name in after}, after):
         return None, {}
-    if is_new and len(members_of(block)) == 2:  # else there is no unit that the weight has to be in
+    if is_new and len(members_of(block)) == 2:  # otherwise the weight needs no block unit
         alone = plan_tensor(facts)
         if (alone.qp, alone.dq_flag, alone.codebook) != (weight.qp, weight.dq_flag, None):
             return None, {}
-    # A unit without what no longer fits it would be another one.
+    # A fitted tensor that no longer fits would change the unit.
     other = _plan_scaled(replace(known, optional=True), {**all_facts, **after}, tensors, config, divisor)
     if other is None or other.tensors.keys() != unit.tensors.keys() or other.tensors["weight"] != weight:
         return None, {}
@@ -291,13 +291,13 @@ def _plan_fitted(
 
 
 def _is_neutral(known: BlockFacts, all_facts: Mapping[str, TensorFacts]) -> bool:
-    """Return whether the scale of a block is there to be fitted, and changes nothing yet."""
+    """Return whether the scale of a block is a new one that is not fitted yet."""
     block = known.block
     return known.is_fitted and known.optional and bool((all_facts[block.scale or ""].array == 1).all())
 
 
 def _with_value(plan: TensorPlan, others: Mapping[str, TensorFacts]) -> TensorPlan:
-    """Return a plan that is followed with another value than the tensor has, if there is one."""
+    """Return a plan with another value instead of the tensor's, if given."""
     if plan.name not in others:
         return plan
     return replace(plan, source=replace(plan.source, values=others[plan.name].array))
@@ -310,7 +310,7 @@ def _turned(
     config: EncoderConfig,
     divisor: Array | None = None,
 ) -> Mapping[str, TensorFacts]:
-    """Return the facts about the tensors of a block as coded: the weight divided, its block dimension first."""
+    """Return the facts about the coded tensors of a block: divided weight, block dimension first."""
     if divisor is None and not block.axis:
         return all_facts
     name, weight = block.weight, tensors[block.weight]
@@ -326,7 +326,7 @@ def _plan_scaled(
     config: EncoderConfig,
     divisor: Array | None,
 ) -> UnitPlan | None:
-    """Return the unit of a block whose weight is divided; None where it does not hold the scale as well."""
+    """Return the unit of a block with a divided weight; None if the scale does not fit into it."""
     unit = plan_block(known, _turned(known.block, all_facts, tensors, config, divisor), config)
     if not unit or divisor is None:
         return unit
@@ -338,14 +338,14 @@ def _plan_scaled(
 
 
 def is_listed(model: Model, config: EncoderConfig) -> bool:
-    """Return whether all ids are in one list, and have to be labels of a topology (A.4)."""
+    """Return whether all ids are in a reference list, and must be labels of a topology (A.4)."""
     return config.indexed_references and model.topology is not None
 
 
 def element_ids(model: Model, listed: bool = False) -> list[str]:
-    """Return the topology element ids of all tensors; EncodeError when two tensors would have the same one."""
+    """Return the topology element ids of all tensors. Raises EncodeError if two tensors would have the same id."""
     changed: dict[str, str] = {}
-    shared = set()  # H's, which has the id of its G
+    shared = set()  # ids of H that equal the id of G
     for block in model.blocks:
         if block.g is not None and block.h is not None:
             g, h = factor_ids(block, listed)

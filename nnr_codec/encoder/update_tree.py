@@ -1,6 +1,6 @@
 """References of an update to earlier tensors: parameter update trees (ISO/IEC 15938-17:2024, 6.4.3.7).
 
-Contexts may refer to them as well (10.2.1.4, 10.3.4.2.2); here is decided whether they do, by what that saves.
+Contexts may refer to them too (10.2.1.4, 10.3.4.2.2), if that saves bits.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .coding_tools import CodedTensor, bits_of, choose_tools
 
 @dataclass(frozen=True)
 class Link:
-    """Place of a tensor of an update in the parameter update tree.
+    """Position of a tensor of an update in its parameter update tree.
 
     Parameters
     ----------
     elements : mapping
-        Syntax elements of its compressed data unit header.
+        Syntax elements of the compressed data unit header.
     before : UpdateNode or None
-        The last node of the parameter, to which contexts may refer; None where nothing counts.
+        Last node of the parameter, to which contexts may refer; None without one.
     temporal_context_modeling, hist_dep_sig_prob : bool or None
-        Use them; None: where that saves bits.
+        Use them; None: if that saves bits.
     is_residual : bool
-        nnr_pre_flag is about the tensor (9.2.4).
+        nnr_pre_flag applies to the tensor (9.2.4).
     is_bits : bool
         The tensor holds differences of bit patterns.
     """
@@ -60,12 +60,12 @@ class Links:
     Parameters
     ----------
     of : dict of str to Link
-        By name; tensors without one replace those of the base.
+        Links by name. Tensors without a link replace tensors of the base.
     base_model_id : str
     nnr_pre_flag : int
-        1: the tensors are residuals of the updates before (9.2.4).
+        1: the tensors are residuals to the previous updates (9.2.4).
     names : collection of str
-        Tensors of the model that is updated, whose names no other unit may have.
+        Tensors of the updated model; no other unit may have their names.
     """
 
     of: Mapping[str, Link] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Links:
 def refer(
     header: NnrCompressedDataUnitHeader, session: Session, part: payload.PayloadPart, coded: CodedTensor, link: Link
 ) -> CodedTensor:
-    """Return a tensor of an update with the contexts that take the fewest bits; set temporal_context_modeling_flag."""
+    """Return a tensor of an update with the contexts that need the fewest bits; set temporal_context_modeling_flag."""
     if link.before is None:
         return coded
     co_loc = _of_shape(link.before.levels, coded.plan.dims)
@@ -106,9 +106,9 @@ def refer(
 def trellis_groups(
     header: NnrCompressedDataUnitHeader, session: Session, part: payload.PayloadPart, values: CodedTensor, link: Link
 ) -> npt.NDArray[np.uint8] | None:
-    """Return the group of each parameter for the trellis, shape (n,): contexts will separate these groups.
+    """Return the trellis group of each parameter, shape (n,): different groups will have different contexts.
 
-    None without a rate, or without earlier levels. ``values`` has values in the place of levels.
+    Returns None without a rate or earlier levels. ``values`` has values instead of levels.
     """
     plan, before = values.plan, link.before
     if before is None or not (before.levels or before.any_sig) or not plan.rate or plan.codebook:
@@ -126,12 +126,12 @@ def trellis_groups(
 
 
 def _of_shape(arrays: tuple[npt.NDArray[Any], ...], dims: tuple[int, ...]) -> npt.NDArray[Any] | None:
-    """Return the levels or flags of an earlier update; None where all are 0, or they have other dimensions."""
+    """Return the levels or flags of an earlier update; None if all are 0 or the dimensions differ."""
     return arrays[0] if len(arrays) == 1 and arrays[0].shape == dims and arrays[0].any() else None
 
 
 def _flags(wanted: bool | None, reference: npt.NDArray[Any] | None) -> tuple[int, ...]:
-    """Return the values of a flag that are possible."""
+    """Return the possible values of a flag."""
     if reference is None or wanted is False:
         return (0,)
     return (1,) if wanted else (0, 1)

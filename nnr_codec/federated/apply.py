@@ -39,7 +39,7 @@ def identity(model: Model | Mapping[str, Array] | Source) -> str:
 
     Parameters
     ----------
-    model : Model, mapping of str to ndarray, path or binary file
+    model : Model, mapping of str to ndarray, path, bytes-like or binary file
 
     Returns
     -------
@@ -97,7 +97,7 @@ def apply_update(
 
     Parameters
     ----------
-    base : Model, mapping of str to ndarray, path or binary file
+    base : Model, mapping of str to ndarray, path, bytes-like or binary file
         The base model. It is not changed.
     data : bytes-like, path or binary file; NnrFile; Update; or mapping of str to ndarray
         The bitstream of an update that needs no earlier one, or the result of UpdateDecoder; a mapping contains

@@ -44,7 +44,7 @@ def chain_updates(
 
     Parameters
     ----------
-    base : Model, mapping of str to ndarray, path or binary file
+    base : Model, mapping of str to ndarray, path, bytes-like or binary file
     updates : iterable of bytes-like, path or binary file
         Results of :func:`nnr_codec.encode_update`: the first one for ``base``, each further one for the model after the
         previous one.

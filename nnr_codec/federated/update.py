@@ -92,7 +92,7 @@ def encode_update(
 
     Parameters
     ----------
-    base, new : Model, mapping of str to ndarray, path or binary file
+    base, new : Model, mapping of str to ndarray, path, bytes-like or binary file
     config : EncoderConfig, optional
         Default: ``EncoderConfig.preset("update")``. Goals apply to the differences, and ``quality`` to each tensor
         separately; with ``fold_batchnorm``, both models have folded batch normalizations (8.2.1).

@@ -1,11 +1,11 @@
-"""Checkpoint: the results of finished tasks in a folder beside the output, so that work can resume.
+"""Checkpoint: results of finished tasks in a folder beside the output, from which work can resume.
 
-A record's name is a digest of all that its content follows from: versions, options, source. Its file has a digest of
-its own; a damaged record counts as none. The folder belongs to the caller alone, is never reached by a link, and is
-removed when the work is done. Processes that do the same work at once may remove each other's records, which costs time
-only.
+The name of a record is a digest of its inputs: versions, options, source. Its file contains a digest of the content; a
+damaged record counts as missing. The folder is owned by the caller, is never reached through a link, and is removed
+when the work is complete. Concurrent processes with the same work may remove each other's records, which only costs
+time.
 
-A record is a value that JSON can express, and buffers.
+A record is a JSON value and buffers.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ SUFFIX = ".parts"
 
 _HEAD = Struct("<8s32sQ")  # magic, digest of what follows it, bytes of the JSON text
 _MAGIC = b"nnrpart2"
-#: Bytes whose multiples buffers begin at, as their arrays require.
+#: Alignment of buffers in bytes, as their arrays require.
 _ALIGNMENT = 16
 
-#: A value for JSON, and buffers.
+#: JSON value and buffers.
 Record = tuple[Any, Sequence[memoryview]]
 Result = TypeVar("Result")
 
 
 class Checkpoint:
-    """A folder of records.
+    """Folder of records.
 
     Parameters
     ----------
     folder : path
-        Created if it does not exist. FileExistsError for a folder that is not the caller's alone, has other files, or
+        Created if it does not exist. FileExistsError if others can access the folder, or it has other files or
         is of another version.
     version : str
-        Of the program.
+        Version of the program.
     """
 
     def __init__(self, folder: Path, version: str) -> None:
@@ -65,14 +65,14 @@ class Checkpoint:
             raise FileExistsError(f"{folder} is a checkpoint of another version; remove it, or write to another name")
 
     def key(self, *what: object) -> str:
-        """Return the name of the record that follows from these objects; equal ones have equal representations."""
+        """Return the name of the record for these inputs, a digest of their representations."""
         return hashlib.sha256(repr((self._version, *what)).encode()).hexdigest() + _RECORD
 
     def __contains__(self, key: str) -> bool:
         return (self.folder / key).is_file()
 
     def get(self, key: str) -> Record | None:
-        """Return a record, with writable buffers; None for a missing one, and for a damaged one, which is removed."""
+        """Return a record with writable buffers; None if it is missing or damaged. Removes a damaged record."""
         path = self.folder / key
         with suppress(OSError, ValueError, TypeError), open(path, "rb", opener=_opener) as file:
             magic, digest, length = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size, b"\0"))
@@ -96,7 +96,7 @@ class Checkpoint:
             content += memoryview(bytes(-size % _ALIGNMENT)), buffer
             size += -size % _ALIGNMENT + buffer.nbytes
         new = self.folder / f"{key}.new"
-        with suppress(FileNotFoundError):  # another process has done the same work, and removed the folder
+        with suppress(FileNotFoundError):  # another process has completed the same work and removed the folder
             with open(new, "wb", opener=_opener) as file:
                 file.write(_HEAD.pack(_MAGIC, _digest(key, content), len(text)))
                 for part in content:
@@ -120,9 +120,9 @@ class Checkpoint:
         *,
         large_first: bool = True,
     ) -> Iterator[Result]:
-        """Yield the results of tasks in their order, as :meth:`Pool.run` does, and store them.
+        """Yield the results of tasks in task order, as :meth:`Pool.run` does, and store them.
 
-        A task whose record exists is not run.
+        Tasks with a record are not run.
         """
         pairs = zip(tasks, keys, strict=True)
         known = [_Stored(task, self, key, unpack) if key in self else task for task, key in pairs]
@@ -133,7 +133,7 @@ class Checkpoint:
 
 
 class _Stored(Task[Result]):
-    """A task whose record exists; it is run only if that is damaged."""
+    """Task with a record; it runs only if the record is damaged."""
 
     inline = True
 
@@ -150,7 +150,7 @@ class _Stored(Task[Result]):
 
 @contextmanager
 def checkpoint_of(target: str | os.PathLike[str], version: str) -> Iterator[Checkpoint]:
-    """Yield the checkpoint of a target; its folder is removed when the block ends without an exception, or if empty."""
+    """Return a context manager for a target's checkpoint, which removes the folder on success or if it is empty."""
     given = Path(target)
     folder = Path(os.path.realpath(given.parent, strict=True)) / f"{given.name}{SUFFIX}"
     checkpoint = Checkpoint(folder, version)

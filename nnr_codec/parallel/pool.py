@@ -1,8 +1,8 @@
-"""Pool of workers: tasks run in the calling thread, in threads or in any executor, and results come in their order.
+"""Pool of workers: runs tasks in the calling thread, in threads or in any executor, and yields results in task order.
 
-Of an executor (PEP 3148) the pool uses ``submit``, and ``result`` and ``cancel`` of the futures that it returns.
-Threads of this process share large tasks, which split into pieces. No worker waits for another one: the piece that ends
-last finishes its task. Other workers get whole tasks, several small ones together; these are pickled.
+The pool uses the method ``submit`` of an executor (PEP 3148), and ``result`` and ``cancel`` of its futures. Threads of
+this process share a large task, which is split into pieces. No worker waits for another one: the piece that ends last
+finishes its task. Workers in other processes get pickled, undivided tasks; small tasks are grouped.
 """
 
 from __future__ import annotations
@@ -21,41 +21,38 @@ from ..errors import FormatError, WorkerError
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-#: Work of a task, in bytes of float32 tensors, from which on handing it to another thread pays.
+#: Smallest work of a task, in bytes of float32 tensors, for which another thread is worth its overhead.
 SMALL = 1 << 15
-#: Bytes of tensors that may be begun before their results are asked for.
+#: Maximum bytes of tensors whose tasks run before their results are requested; bounds the memory.
 WINDOW = 1 << 25
-#: Bytes of tensors, and how many tasks, that another process gets together.
+#: Maximum bytes of tensors and number of tasks in a group for another process.
 GROUP, MEMBERS = 1 << 18, 256
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
-#: The results of some calls, and the error of the call after these.
+#: Results of successful calls, and the error of the next call, if one failed.
 Outcome = tuple[list[Result], Exception | None]
 
 
 class Pieces(Protocol[Result_co]):
-    """A task in pieces, for threads."""
+    """Task that is split into pieces for threads."""
 
     def pieces(self) -> Sequence[Callable[[], object]]:
-        """Return calls that are made once each, in any order and in any thread; called once."""
+        """Return functions. The pool calls each of them once, in any order and any thread. Called once itself."""
 
     def finish(self) -> Result_co:
-        """Return the result after all calls."""
+        """Return the result of the task, after all pieces have run."""
 
 
 class Task(ABC, Generic[Result]):
-    """Work on tensors.
-
-    ``names`` are their names, ``nbytes`` their bytes. An ``inline`` task runs in the calling thread.
-    """
+    """Work on tensors, with the names and the total bytes of the tensors."""
 
     names: Sequence[str]
     nbytes: int
 
     @property
     def work(self) -> int:
-        """Estimated time, as bytes of float32 tensors that would take it."""
+        """Estimated time, in bytes of float32 tensors that take as long."""
         return self.nbytes
 
     @property
@@ -68,23 +65,25 @@ class Task(ABC, Generic[Result]):
         """Run the whole task."""
 
     def split(self) -> Pieces[Result] | None:
-        """Split the task for threads; None where it is indivisible."""
+        """Split the task for threads; return None if it is indivisible."""
         return None
 
 
 class Pool:
-    """Workers for tasks.
+    """Context manager for workers that run tasks.
 
-    Leaving the context cancels tasks that have not begun, and waits for the others; threads leave theirs soon. After an
-    interruption, such as KeyboardInterrupt, it does not wait for other processes, whose results are dropped.
+    On exit, it cancels pending tasks and waits for running ones; threads abort theirs at the next check for
+    cancellation. After an interruption such as KeyboardInterrupt, it does not wait for other processes, and drops their
+    results.
 
     Parameters
     ----------
-    jobs : int
-        Without an executor, the number of threads to start. With one, how many workers it has: 1 stands for as many as
-        this machine has processors. ValueError for less than 1.
+    jobs : int, default 1
+        Without an executor: number of threads to start; 1 runs tasks in the calling thread. With an executor: its
+        number of workers, where 1 means the number of processors of this machine. Raises ValueError if it is less than
+        1.
     executor : concurrent.futures.Executor, optional
-        The caller must not be one of its workers.
+        Executor to use. The pool must not run in one of its workers.
     """
 
     def __init__(self, jobs: int = 1, executor: Executor | None = None) -> None:
@@ -119,20 +118,23 @@ class Pool:
                         raise
 
     def threads(self, work: int, whole: int) -> int:
-        """Return how many threads may share a task of so much work, where others would wait for it otherwise."""
+        """Return the number of threads that may share a task of ``work``; ``whole`` is the work of all tasks.
+
+        The number is 1 for a task that is too small to keep other threads waiting.
+        """
         return min(self._jobs, os.cpu_count() or 1) if self._is_large(work, whole) else 1
 
     def _is_large(self, work: int, whole: int) -> bool:
         return self._jobs > 1 and work >= SMALL and 2 * self._jobs * work > whole
 
     def run(self, tasks: Sequence[Task[Result]], *, large_first: bool = True) -> Iterator[Result]:
-        """Yield the results of tasks in their order; an error is raised in its turn, and cancels only later tasks.
+        """Yield the results of tasks in task order. An error is raised in place of its result, and cancels later tasks.
 
-        Threads run at most WINDOW bytes ahead, or one task each; small tasks run in the calling thread. With
-        ``large_first``, they begin before that with tasks that take much of the whole time. Another executor gets at
-        most two tasks for each worker, small ones together, or one for each where they have more than WINDOW bytes.
+        Threads run at most WINDOW bytes ahead of the results, or one task for each thread. Small tasks run in the
+        calling thread. With ``large_first``, threads begin with the tasks that take much of the total time. Another
+        executor gets at most two tasks or groups of small tasks for each worker, and one if these exceed WINDOW bytes.
 
-        Raises WorkerError, which names the tensors, where the executor has lost a task.
+        Raises WorkerError with the names of the tensors if the executor has lost a task.
         """
         if self._executor is None:
             for task in tasks:
@@ -152,7 +154,8 @@ class Pool:
         for number in first:
             begin(number)
         early = frozenset(first)
-        after = ahead = count = 0  # up to where work has begun; the bytes and number of what is begun and not given
+        # after: number of batches that have begun; ahead, count: bytes and number of batches without results
+        after = ahead = count = 0
         for index, task in enumerate(tasks):
             own = batch_of.get(index, -1)
             while after < len(batches) and (after <= own or self._has_room(count, ahead, sizes[after])):
@@ -172,7 +175,7 @@ class Pool:
                     ahead, count = ahead - sizes[own], count - 1
 
     def _has_room(self, count: int, ahead: int, nbytes: int) -> bool:
-        """Return whether a task of ``nbytes`` may begin beside ``count`` tasks of ``ahead`` bytes in all."""
+        """Return True if a batch of ``nbytes`` may begin, given ``count`` begun batches of ``ahead`` bytes in total."""
         if self._has_threads:
             return ahead + nbytes <= WINDOW or count <= self._jobs
         return count < self._jobs or (count < 2 * self._jobs and ahead + nbytes <= 2 * self._jobs * WINDOW)
@@ -182,7 +185,7 @@ class Pool:
         return sorted([k for k, work in enumerate(works) if self._is_large(work, whole)], key=lambda k: -works[k])
 
     def _batches(self, tasks: Sequence[Task[Any]]) -> list[list[int]]:
-        """Return the tasks that are handed over together, in the order of the first of each."""
+        """Return batches of task indices, in the order of the first index of each batch."""
         if self._has_threads:
             return [[index] for index, task in enumerate(tasks) if not task.inline and task.work >= SMALL]
         batches: list[list[int]] = []
@@ -204,7 +207,7 @@ class Pool:
     def _begin(
         self, tasks: list[Task[Result]], token: CancelToken, numbers: Sequence[int]
     ) -> list[Future[Outcome[Result]]]:
-        """Hand over a batch, or the pieces of the only task of one; the numbers are those of the tasks."""
+        """Submit a batch, or the pieces of its only task; ``numbers`` are the indices of the tasks."""
         shared = _Shared(tasks[0]) if self._has_threads else None
         if shared is None or not shared.pieces:
             return [self._submit(tasks, perform, tasks, token, numbers)]
@@ -217,12 +220,12 @@ class Pool:
         except Exception as error:
             if self._is_given:
                 raise _lost(tasks, error) from error
-            raise  # the system does not start as many threads
+            raise  # the operating system cannot start another thread
         self._begun.add(future)
         return future
 
     def _given(self, futures: Sequence[Future[Outcome[Result]]], tasks: Sequence[Task[Any]]) -> Iterator[Result]:
-        """Yield the results of a batch, or of the pieces of a task: of these, only the last to end has one."""
+        """Yield the results of a batch. Of the pieces of a task, only the last one to end has a result."""
         outcomes = []
         for future in futures:
             try:
@@ -239,7 +242,7 @@ class Pool:
 
 
 def perform(calls: Iterable[Callable[[], Result]], token: CancelToken, numbers: Sequence[int]) -> Outcome[Result]:
-    """Run the calls of tasks with these numbers; an error is returned, so that errors of an executor differ."""
+    """Run the calls of tasks with these numbers. Returns an error, so that only errors of an executor are raised."""
     results: list[Result] = []
     for call, number in zip(calls, numbers, strict=True):
         try:
@@ -253,7 +256,7 @@ def perform(calls: Iterable[Callable[[], Result]], token: CancelToken, numbers: 
 
 
 class _Shared(Generic[Result]):
-    """A task that threads share; its pieces are empty where it is indivisible."""
+    """Task that threads share; it has no pieces if the task is indivisible."""
 
     def __init__(self, task: Task[Result]) -> None:
         self.pieces: Sequence[Callable[[], object]] = ()
@@ -262,12 +265,12 @@ class _Shared(Generic[Result]):
             split = task.split()
             if split:
                 self.pieces, self._finish = split.pieces(), split.finish
-        except Exception as error:  # raised in its turn
+        except Exception as error:  # raised in place of the task's result
             self.pieces = [partial(_fail, error)]
         self._left = len(self.pieces)
 
     def perform(self, piece: Callable[[], object], token: CancelToken, numbers: Sequence[int]) -> Outcome[Result]:
-        """Run a piece; the last one to end finishes the task."""
+        """Run a piece; the last piece to end also finishes the task."""
         _, error = perform([piece], token, numbers)
         with self._lock:
             self._left -= error is None
@@ -280,15 +283,15 @@ def _fail(error: Exception) -> None:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Return whether an error of a future comes from the executor; :func:`perform` raises none.
+    """Return True if an error of a future comes from the executor: :func:`perform` raises no Exception.
 
-    The CancelledErrors of dask and asyncio are no ordinary exceptions.
+    CancelledError of dask and of asyncio is not a subclass of Exception.
     """
     return isinstance(error, Exception) or "CancelledError" in [cls.__name__ for cls in type(error).__mro__]
 
 
 def _lost(tasks: Sequence[Task[Any]], error: BaseException) -> WorkerError:
-    """Return the error for an error of the executor's own in work on these tasks."""
+    """Return a WorkerError for an error of the executor during these tasks."""
     names = list(dict.fromkeys(name for task in tasks for name in task.names))
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -300,7 +303,7 @@ def _lost(tasks: Sequence[Task[Any]], error: BaseException) -> WorkerError:
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Name the worker in errors of reading a file in another process, which may not have the file."""
+    """Add the worker's host and process to errors of reading a file: another machine may not have the file."""
     try:
         yield
     except OSError as error:

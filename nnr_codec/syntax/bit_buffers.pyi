@@ -5,51 +5,54 @@ from typing_extensions import Buffer
 from ..limits import Limits
 
 class BitSource:
-    """A place in a byte string. What a method cannot take it leaves, and raises a ValueError that explains nothing.
+    """Bit position in a byte string, with methods that read common descriptors (6.1.3) and advance the position.
+
+    A method that cannot read a value raises ValueError without a message, and leaves the position unchanged. The caller
+    then reads the value again with the methods of `BitReader`, which report the reason.
 
     Parameters
     ----------
     data : bytes-like
-    pos : int
-        The first bit to take.
-    limits : Limits
-        Bounds for those who read more than is done here.
+    pos : int, default 0
+        First bit to read.
+    limits : Limits, optional
+        Limits for the subclass; this class only stores them.
     """
 
     data: memoryview
     limits: Limits
     pos: int
     end: int
-    """Number of bits of the data, or of those at its beginning that may be read."""
+    """Number of bits that may be read: at first all bits of `data`. Setting more than these raises ValueError."""
 
     def __init__(self, data: Buffer, pos: int = 0, limits: Limits | None = None) -> None: ...
     def take_u(self, n: int) -> int:
-        """Take u(n) of at most 56 bits."""
+        """Read u(n), n at most 56."""
 
     def take_i(self, n: int) -> int:
-        """Take i(n) of at most 56 bits."""
+        """Read i(n), n from 1 to 56."""
 
     def take_ue(self, k: int, most: int) -> int:
-        """Take ue(k) of at most ``most`` bits after its prefix."""
+        """Read ue(k) with at most ``most`` bits after the prefix."""
 
     def take_ie(self, k: int, most: int) -> int:
-        """Take ie(k), likewise."""
+        """Read ie(k) with at most ``most`` bits after the prefix."""
 
     def take_st(self, longest: int) -> str:
-        """Take st(v) of at most so many bytes."""
+        """Read st(v) of at most ``longest`` bytes, the final zero byte not counted."""
 
 class BitSink:
-    """Collects bits; a value outside its descriptor's range raises ValueError."""
+    """Writer of bits. Methods raise ValueError for a value outside the range of its descriptor (6.1.3)."""
 
     @property
     def pos(self) -> int:
-        """Bits written so far."""
+        """Number of bits written so far."""
 
     def state(self) -> tuple[int, int, int]:
-        """For :meth:`restore`."""
+        """Return the current state, for :meth:`restore`."""
 
     def restore(self, state: tuple[int, int, int]) -> None:
-        """Forget what was written since."""
+        """Remove all bits written since :meth:`state` returned ``state``."""
 
     def u(self, n: int, value: int) -> None:
         """Write u(n), and f(n)."""
@@ -61,7 +64,7 @@ class BitSink:
         """Write ue(k)."""
 
     def extend(self, data: Buffer) -> None:
-        """Write bytes; ValueError unless they begin at a byte boundary."""
+        """Append bytes; raises ValueError if the position is not at a byte boundary."""
 
     def getvalue(self) -> bytes:
-        """All whole bytes; the last one padded with zeros."""
+        """Return all bits as bytes; zero bits complete the last byte."""

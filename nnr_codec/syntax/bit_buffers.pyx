@@ -13,10 +13,10 @@ from libc.string cimport memchr
 from ..limits import Limits
 
 cdef enum:
-    MOST = 56  # bits that fit 8 bytes wherever they begin
+    MOST = 56  # bits: so many fit 8 bytes from any first bit
 
 
-@cython.no_gc  # which would clear the data while the buffer is held; nothing of it leads back
+@cython.no_gc  # the collector would clear `data` while the buffer is held; no member can be part of a cycle
 cdef class BitSource:
     cdef Py_buffer buffer
     cdef const uint8_t *first
@@ -74,7 +74,8 @@ cdef class BitSource:
         if zeros + k > most or size > MOST or zeros + size > self._end - self.pos:
             raise ValueError
         self.pos += zeros + size
-        return self._bits(self.pos - size, <int>size) - (<int64_t>1 << k)  # the one after the zeros included
+        # `size` includes the one bit that ends the prefix.
+        return self._bits(self.pos - size, <int>size) - (<int64_t>1 << k)
 
     def take_ue(self, int64_t k, int64_t most):
         return self._ue(k, most)
@@ -99,7 +100,7 @@ cdef class BitSource:
 cdef class BitSink:
     cdef bytearray out
     cdef uint64_t word
-    cdef int bits  # of the word, less than 8 between calls
+    cdef int bits  # used bits of `word`; below 8 between calls
 
     def __cinit__(self):
         self.out = bytearray()

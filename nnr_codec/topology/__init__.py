@@ -1,4 +1,4 @@
-"""Blocks and prunable channels of the graph of a network, found once for all formats.
+"""Detection of blocks and prunable channels in the graph of a network, independent of formats.
 
-Formats build a :class:`~.graph.Graph` of a topology; :mod:`.blocks` and :mod:`.channels` know nothing of formats.
+Formats convert a topology to a :class:`~.graph.Graph`, on which :mod:`.blocks` and :mod:`.channels` operate.
 """

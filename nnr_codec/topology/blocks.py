@@ -1,10 +1,10 @@
-"""Recognition of the blocks of a network: weights of linear operations, and the tensors that belong to them.
+"""Detection of the blocks of a network: weights of linear operations, with their bias, scale and normalization.
 
 A block begins with ``conv``, ``deconv`` without groups, ``separable_conv`` (its point filter), ``linear`` or a product
-of matrices (its second operand) whose weight is a tensor of the model, perhaps transposed. It may go on with ``mul`` by
-a tensor (local scaling) if there is no bias yet, ``add`` of a tensor (the bias, unless it is an argument), and
-``batch_normalization``, each only if nothing else uses the value it is applied to. A tensor belongs to a block if it
-has floats and the right shape, is used once and is no other value of the graph.
+of matrices (its second operand) whose weight is a tensor of the model, perhaps transposed. It can continue with ``mul``
+by a tensor (local scaling) if it has no bias yet, ``add`` of a tensor (the bias, unless it is an argument), and
+``batch_normalization``; each operand must have no other use. A tensor is part of a block if it has floats and the right
+shape, is used once and is not another value of the graph.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import prod
 from ..model import Block
 from .graph import Graph, Tensor, Value
 
-#: The parameter that is the weight, and the dimension of it that the outputs belong to.
+#: Parameter that is the weight, and its dimension of outputs, by operation.
 _WEIGHTS = {
     "conv": ("filter", 0),
     "deconv": ("filter", 1),
@@ -29,7 +29,7 @@ _MATRICES = ("linear", "matmul", "batched_matmul")
 
 
 def find_blocks(graph: Graph) -> tuple[Block, ...]:
-    """Return the blocks of a graph, in the order of its operations; one may be of a weight alone."""
+    """Return the blocks of a graph, in the order of its operations; a block may have only a weight."""
     found = (_block(value, graph.aligns_last) for value in graph.values if value.operation in _WEIGHTS)
     return tuple(block for block in found if block is not None)
 
@@ -48,13 +48,13 @@ def _block(core: Value, aligns_last: bool) -> Block | None:
     if bias is not None and not _is_zero(bias):
         vector = _vector(bias, channels)
         if vector is None:
-            # Something else is added that no block knows of.
+            # The added value is not a bias of the block.
             return block
         block = replace(block, bias=vector.name)
     while len(output.users) == 1:
         (user,) = output.users
         if user.operation == "batch_normalization" and core.operation != "batched_matmul":
-            # A batched product may have more dimensions, of which another one would be normalized.
+            # A batched product may have more dimensions, so that another dimension would be normalized.
             return _normalized(block, user, output, channels)
         if user.operation not in ("mul", "add") or block.bias or (user.operation == "mul" and block.scale):
             break
@@ -71,7 +71,7 @@ def _block(core: Value, aligns_last: bool) -> Block | None:
 
 
 def _normalized(block: Block, call: Value, output: Value, channels: int) -> Block:
-    """Return a block with the batch normalization of its output; without it if not all of it fits."""
+    """Return a block with the batch normalization of its output, if all tensors of the normalization fit."""
     names = ("offset", "scale", "mean", "variance")
     parts = [_vector(call.inputs.get(name), channels) for name in names]
     labels = [part.name for part in parts if part is not None]
@@ -83,7 +83,7 @@ def _normalized(block: Block, call: Value, output: Value, channels: int) -> Bloc
 
 
 def _weight(core: Value) -> tuple[Value | None, int]:
-    """Return the weight of an operation, and its dimension that the outputs belong to; None if there is none."""
+    """Return the weight of an operation, and its dimension of outputs; None without a weight."""
     name, axis = _WEIGHTS[core.operation]
     weight = core.inputs.get(name)
     if weight is None:
@@ -104,21 +104,21 @@ def _weight(core: Value) -> tuple[Value | None, int]:
 
 
 def _axes(value: Value | None) -> list[int]:
-    """Return the axes of a transposition; none if they are unknown, or no permutation."""
+    """Return the axes of a transposition; none if they are unknown or not a permutation."""
     items = value.items or [] if value else []
     axes = [item.constant for item in items if isinstance(item.constant, int)]
     return axes if sorted(axes) == list(range(len(items))) else []
 
 
 def _private(value: Value | None) -> Tensor | None:
-    """Return the tensor of a value that is used here only."""
+    """Return the tensor of a value without other uses."""
     if value is None or value.tensor is None or len(value.users) != 1:
         return None
     return value.tensor if value.tensor.is_float and value.tensor.is_private else None
 
 
 def _vector(value: Value | None, channels: int) -> Tensor | None:
-    """Return the tensor of a value that is used here only and has one number for each channel."""
+    """Return the tensor of a value without other uses that has one number for each channel."""
     tensor = _private(value)
     if tensor is None or prod(tensor.shape) != channels or sum(extent != 1 for extent in tensor.shape) > 1:
         return None

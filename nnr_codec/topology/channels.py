@@ -1,10 +1,13 @@
-"""Recognition of the channels of a network that can be removed, and of the tensors that have numbers of them.
+"""Detection of the removable channels of a network, and of the tensors that contain them.
 
-The graph is walked from its inputs: each operation says which extents of its operands and results are the same
-channels, and which it mixes or counts. All channels stay that an unknown operation uses, that an operation turns into
-numbers that are not finite once they are 0, or whose number the text of the graph repeats: inputs and outputs of the
-network, groups, literal shapes. A contraction lets channels go if one of its operands is a weight, whose numbers for
-them go with them.
+The algorithm walks the graph from its inputs. The rule of each operation joins the dimensions of operands and results
+that are the same channels (see :mod:`.tracks`), and fixes dimensions whose channels cannot be removed. Channels are
+fixed if
+
+- an unknown operation uses them;
+- a result is not finite when they are 0;
+- the graph states their number: inputs and outputs of the network, groups, literal shapes;
+- an operation sums over them, unless it multiplies them by a weight, whose elements for them are removed as well.
 """
 
 from __future__ import annotations
@@ -20,12 +23,11 @@ from ..model import Channels
 from .graph import Graph, Tensor, Value
 from .tracks import Ids, Tracks
 
-#: Longer extents are not followed.
+#: Dimensions with a larger extent have no tracks, which bounds the memory.
 _MOST = 1 << 22
 _MAX_RANK = 32
 
-#: Operations that compute each number from those at the same place, and whose results are finite where these are 0.
-#: Of ``div``, the divisor is not.
+#: Elementwise operations whose result is finite if all operands are 0. The divisor of ``div`` is fixed separately.
 _ELEMENTWISE = frozenset(
     {
         *("copy", "neg", "exp", "sin", "cos", "tan", "abs", "sign", "floor", "ceil", "round", "sqr", "sqrt", "not"),
@@ -35,13 +37,13 @@ _ELEMENTWISE = frozenset(
         *("min_max_linear_quantize", "zero_point_linear_quantize", "linear_quantize", "cast"),
     }
 )
-#: Those of weights that leave nothing where a weight is 0.
+#: Elementwise operations that map weights of 0 to 0, so that their result is a weight too.
 _SCALING = ("copy", "neg", "mul")
 
 
 @dataclass(eq=False)
 class _Merged:
-    """An extent that a reshape has multiplied from channels and extents that are not known, after or before them."""
+    """Dimension that a reshape has merged from channels and an unknown dimension after (``after``) or before them."""
 
     ids: Ids
     after: bool
@@ -53,10 +55,11 @@ Axis = Ids | _Merged | None
 
 @dataclass(eq=False)
 class _Extents:
-    """The extents of a value, None for those that are unknown and hold no channels; no list if nothing is known.
+    """Dimensions of a value.
 
-    ``is_weight`` is whether it is made of tensors alone and is 0 where these are; with ``is_open``, there may be more
-    dimensions before these.
+    ``axes`` has None for a dimension of unknown extent without channels, and is None if the rank is unknown. A value
+    with ``is_weight`` is computed from tensors only, and is 0 where they are 0. A value with ``is_open`` may have more
+    dimensions before ``axes``.
     """
 
     axes: list[Axis] | None
@@ -68,11 +71,11 @@ _UNKNOWN = _Extents(None)
 
 
 class _LostError(Exception):
-    """An operation that is not understood: what it takes has to stay."""
+    """The operation is not understood; the channels of its operands are fixed."""
 
 
 def find_channels(graph: Graph) -> tuple[Channels, ...]:
-    """Return the channels of a graph that can be removed; LimitError where there are too many of them."""
+    """Return the removable channels of a graph. Raises LimitError if the graph has too many channels."""
     return _Walk(graph).run()
 
 
@@ -87,10 +90,10 @@ class _Walk:
     lost: set[int] = field(default_factory=set)
 
     def run(self) -> tuple[Channels, ...]:
-        """Walk all values in order; then fix what is used by something else."""
+        """Walk all values in order, then fix the values that something outside the walk uses."""
         values = self.graph.values
         for value in values:
-            # What comes before one of its inputs does not know it.
+            # A value that precedes one of its inputs was processed without this input.
             self.fix_all([used for used in value.inputs.values() if id(used) not in self.found])
             found = self.found[id(value)] = self.extents(value)
             if id(value) in self.lost:
@@ -102,7 +105,7 @@ class _Walk:
 
     # ---------------------------------------------------------------------------------------------- values
     def extents(self, value: Value) -> _Extents:
-        """Return the extents of a value, once those before it are known."""
+        """Return the dimensions of a value from those of its inputs."""
         if value.tensor is not None:
             return self.of_tensor(value.tensor)
         if value.constant is not None:
@@ -120,7 +123,7 @@ class _Walk:
         return found
 
     def operation(self, value: Value) -> tuple[_Extents, Collection[str]]:
-        """Return what an operation gives, and which of its arguments it takes as tensors."""
+        """Return the dimensions of the result of an operation, and the names of arguments that may be tensors."""
         if value.operation in _ELEMENTWISE:
             return self.elementwise(value), value.inputs
         rule, tensors = self.RULES.get(value.operation, (None, ()))
@@ -129,7 +132,7 @@ class _Walk:
         return rule(self, value.inputs), tensors
 
     def of_tensor(self, tensor: Tensor) -> _Extents:
-        """Return the extents of a tensor; equal names are one tensor. Integers mean indices or choices, and stay."""
+        """Return the dimensions of a tensor; equal names are one tensor. Integers are indices or choices, and fixed."""
         axes: list[Axis] = [
             self.tracks.fixed(1) if extent == 1 else self.tracks.of(tensor.name, k, extent) if extent <= _MOST else None
             for k, extent in enumerate(tensor.shape)
@@ -139,28 +142,28 @@ class _Walk:
         return _Extents(axes, is_weight=True)
 
     def of(self, value: Value | None) -> _Extents:
-        """Return the extents of a value, those of a single number where there is none."""
+        """Return the dimensions of a value. A missing value is a scalar."""
         return _Extents([]) if value is None else self.found.get(id(value), _UNKNOWN)
 
     def known(self, value: Value | None) -> list[Axis]:
-        """Return all extents of a value; _LostError where they are not known."""
+        """Return all dimensions of a value; raise _LostError if the rank is unknown."""
         found = self.of(value)
         if found.axes is None or found.is_open:
             raise _LostError
         return list(found.axes)
 
     def fix(self, axis: Axis) -> None:
-        """These channels have to stay."""
+        """Fix the channels of a dimension."""
         if axis is not None:
             self.tracks.fix(axis.ids if isinstance(axis, _Merged) else axis)
 
     def fix_each(self, axes: Iterable[Axis] | None) -> None:
-        """All of these have to stay."""
+        """Fix the channels of all dimensions."""
         for axis in axes or ():
             self.fix(axis)
 
     def fix_all(self, values: Iterable[Value]) -> None:
-        """All channels of values, and of what arrays have in them, have to stay."""
+        """Fix all channels of values and of the items of arrays."""
         left = list(values)
         while left:
             value = left.pop()
@@ -171,7 +174,7 @@ class _Walk:
 
     # ---------------------------------------------------------------------------------------------- extents
     def ids(self, axis: Axis, extent: int | None = None) -> Ids | None:
-        """The tracks of an extent, which may tell how long a merged one is."""
+        """Return the tracks of a dimension, or None. With its ``extent``, tracks of a merged dimension are computed."""
         if not isinstance(axis, _Merged):
             return axis
         if axis.known is None and extent is not None and extent % len(axis.ids) == 0:
@@ -181,7 +184,7 @@ class _Walk:
         return axis.known
 
     def same(self, axes: Sequence[Axis]) -> Axis:
-        """Return the tracks that all operands share; extents of 1 are repeated."""
+        """Join dimensions of operands, and return the dimension of the result. Extents of 1 are broadcast."""
         wide = [axis for axis in axes if not self.is_single(axis)]
         if not wide:
             return axes[0] if axes else self.tracks.fixed(1)
@@ -199,19 +202,19 @@ class _Walk:
         return found[0]
 
     def is_single(self, axis: Axis) -> bool:
-        """Return whether an extent is 1."""
+        """Return True if the extent of a dimension is 1."""
         ids = self.ids(axis)
         return ids is not None and len(ids) == 1
 
     def contracted(self, one: Axis, other: Axis, *, weighted: bool) -> None:
-        """Channels that are summed over, each times a number of a weight; without one they have to stay."""
+        """Join dimensions over which an operation sums products; fix them unless one operand is a weight."""
         if not weighted or self.is_single(one) != self.is_single(other):
             self.fix(one)
             self.fix(other)
         self.same([one, other])
 
     def with_vector(self, axis: Axis, value: Value | None) -> Axis:
-        """An extent of channels, for each of which a vector may have a number."""
+        """Join a dimension with the only dimension of a vector, such as a bias, and return it."""
         if value is None:
             return axis
         axes = self.of(value).axes
@@ -225,20 +228,20 @@ class _Walk:
         return axis
 
     def channel(self, value: Value | None) -> Axis:
-        """Return the channels of an activation: its second dimension."""
+        """Return the channels of an activation, its second dimension."""
         found = self.of(value)
         if found.is_open:
             raise _LostError
         return found.axes[1] if found.axes is not None and len(found.axes) > 1 else None
 
     def result(self, value: Value | None, channels: Axis, rank: int) -> _Extents:
-        """Return a result with the first extent of an operand, and channels; the others are counted, and not known."""
+        """Return dimensions: the first one of an operand, ``channels``, and unknown ones up to the operand's rank."""
         axes = self.of(value).axes
         self.fix_each((axes or [])[2:])
         return _Extents([axes[0] if axes else None, channels, *[None] * ((len(axes) if axes else rank) - 2)])
 
     def broadcast(self, found: Sequence[_Extents]) -> list[Axis]:
-        """Return the extents of a result whose operands are aligned."""
+        """Return the dimensions of the result of broadcasting."""
         step = -1 if self.graph.aligns_last else 1
         aligned = [((each.axes or [])[::step], each.is_open) for each in found]
         axes = [
@@ -275,7 +278,7 @@ class _Walk:
         return self.convolved(a, "point_filter", given=self.planes(a, "plane_filter"))
 
     def convolved(self, a: Arguments, name: str, given: Axis = None, *, is_transposed: bool = False) -> _Extents:
-        """Return a convolution of an input, or of the channels that it has after a convolution of each."""
+        """Return the result of a convolution. ``given`` replaces the channels of the input."""
         weight, axes = self.of(a.get(name)), self.known(a.get(name))
         groups = _integer(a.get("groups"), 1)
         if len(axes) < 2 or groups not in (0, 1):
@@ -290,7 +293,7 @@ class _Walk:
         return self.result(a.get("input"), self.with_vector(made, a.get("bias")), len(axes))
 
     def planes(self, a: Arguments, name: str, *, is_transposed: bool = False) -> Axis:
-        """Return the channels of a convolution of each channel with some filters of its own."""
+        """Return the channels of a depthwise convolution, which has separate filters for each channel."""
         axes, channels = self.known(a.get(name)), self.ids(self.channel(a.get("input")))
         own, each = (self.ids(axis) for axis in axes[:2]) if len(axes) > 1 else (None, None)
         if channels is None or own is None or each is None or len(own) % len(channels):
@@ -306,7 +309,7 @@ class _Walk:
         return np.repeat(own, len(each)) if len(each) > 1 else own
 
     def made(self, axis: Axis) -> Axis:
-        """Note channels that a weight makes."""
+        """Record that a weight produces these channels, and return them."""
         ids = self.ids(axis)
         if ids is not None:
             self.tracks.make(ids)
@@ -320,7 +323,7 @@ class _Walk:
         return self.result(a.get("input"), self.with_vector(self.made(axes[0]), a.get("bias")), 2)
 
     def matmul(self, a: Arguments, *, is_batched: bool = False) -> _Extents:
-        """Return a product of matrices; the first operand may be unknown where the second is a weight."""
+        """Return a matrix product. The first operand may have an unknown rank if the second one is a weight."""
         one, other = self.of(a.get("A")), self.of(a.get("B"))
         left, right = list(one.axes or []), self.known(a.get("B"))
         is_open = is_batched and (one.is_open or one.axes is None)
@@ -357,7 +360,7 @@ class _Walk:
         return found
 
     def windowed(self, a: Arguments) -> _Extents:
-        """Pooling: what has a window of its own stays as it is."""
+        """Return the result of pooling; dimensions with window 1, stride 1 and no padding are unchanged."""
         axes, size = self.known(a.get("input")), _integers(a.get("size"))
         stride, padding = _integers(a.get("stride")), a.get("padding")
         pairs = [] if padding is None else padding.items
@@ -381,13 +384,13 @@ class _Walk:
         return _Extents(axes)
 
     def pooled(self, a: Arguments) -> _Extents:
-        """Return a pooling over all places."""
+        """Return the result of global pooling."""
         axes = self.known(a.get("input"))
         self.fix_each(axes[2:])
         return _Extents([*axes[:2], *[self.tracks.fixed(1) for _ in axes[2:]]])
 
     def neighbours(self, a: Arguments) -> _Extents:
-        """Normalizations that look at what is near: sizes of 1 look no further."""
+        """Return the result of a normalization over neighbours; dimensions with window 1 are not fixed."""
         axes, size = self.known(a.get("input")), _integers(a.get("size"))
         for k, axis in enumerate(axes):
             if size[k : k + 1] != [1]:
@@ -395,7 +398,7 @@ class _Walk:
         return _Extents(axes)
 
     def along(self, a: Arguments) -> _Extents:
-        """Normalizations along axes."""
+        """Return the result of a normalization along axes, by default along the channels."""
         axes = self.known(a.get("input", a.get("x")))
         for k in self.places(a.get("axes"), len(axes)) if "axes" in a else [1]:
             if k < len(axes):
@@ -411,7 +414,7 @@ class _Walk:
         return _Extents(axes, is_open=found.is_open)
 
     def places(self, value: Value | None, rank: int, *, is_open: bool = False) -> list[int]:
-        """Return axes of a tensor; _LostError where they are not known, or not of it."""
+        """Return axes as indices of dimensions; raise _LostError if they are unknown or out of range."""
         found = [k for k in _integers(value) if k >= -rank or not is_open]
         if is_open and any(k >= 0 for k in found):
             raise _LostError
@@ -458,7 +461,7 @@ class _Walk:
         return _Extents([*axes[:start], *found, *axes[end:]], self.of(a.get("input")).is_weight)
 
     def reshaped(self, axes: list[Axis], shape: list[int]) -> list[Axis]:
-        """Extents by their new shape: 0 is the extent at the same place, -1 what is left."""
+        """Return dimensions for a new shape, in which 0 keeps a dimension and -1 is the remaining extent."""
         first = 0
         while first < min(len(axes), len(shape)) and self.stays(axes[first], shape[first]):
             first += 1
@@ -484,7 +487,7 @@ class _Walk:
         return [*before, *found, *after]
 
     def stays(self, axis: Axis, extent: int) -> bool:
-        """Return whether an extent is constant; channels stay if it is given as a number."""
+        """Return True if a reshape keeps a dimension; fix its channels if the shape states their number."""
         ids = self.ids(axis)
         if extent and (ids is None or len(ids) != extent):
             return False
@@ -493,7 +496,7 @@ class _Walk:
         return True
 
     def merged(self, axes: list[Axis]) -> Axis:
-        """The product of extents, the last one moving fastest."""
+        """Return the product of dimensions, in row-major order."""
         if len(axes) < 2:
             return axes[0] if axes else self.tracks.fixed(1)
         known = [ids for axis in axes if (ids := self.ids(axis)) is not None]
@@ -557,7 +560,7 @@ class _Walk:
             axes[k] = None
         return _Extents(axes)
 
-    #: The rule of each operation, and those of its parameters that it takes as tensors.
+    #: Rule of each operation, and the names of its parameters that may be tensors.
     RULES: ClassVar[dict[str, tuple[Callable[[_Walk, Arguments], _Extents], tuple[str, ...]]]] = {
         **dict.fromkeys(("external", "constant"), (external, ())),
         "conv": (conv, ("input", "filter", "bias")),
@@ -600,7 +603,7 @@ class _Walk:
 
 
 def _integers(value: Value | None) -> list[int]:
-    """The integers of an array or a pair, none where there is no argument; _LostError where they are not known."""
+    """Return the integers of an array or a pair, [] for a missing argument; raise _LostError if they are unknown."""
     if value is None:
         return []
     if value.items is None:
@@ -609,7 +612,7 @@ def _integers(value: Value | None) -> list[int]:
 
 
 def _integer(value: Value | None, default: int) -> int:
-    """An integer; _LostError where it is not known."""
+    """Return an integer; raise _LostError if it is unknown."""
     if value is None:
         return default
     if isinstance(value.constant, bool) or not isinstance(value.constant, int):
@@ -618,7 +621,7 @@ def _integer(value: Value | None, default: int) -> int:
 
 
 def _logical(value: Value | None) -> bool:
-    """A logical, false where there is no argument; _LostError where it is not known."""
+    """Return a logical, False for a missing argument; raise _LostError if it is unknown."""
     if value is None:
         return False
     if not isinstance(value.constant, bool):

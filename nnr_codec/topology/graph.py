@@ -1,14 +1,14 @@
-"""The graph of a network: values, each made by an operation from others.
+"""Graph of a network: values, each computed by an operation from other values.
 
-Operations and their arguments have the names of NNEF 1.0, chapter 4, and the meaning that they have there. Formats
-normalize the forms of a bias, the layout of weights and depthwise convolutions (``groups`` is 0); axes may count from
-the last. Implicit padding, strides and quantization are left out, and an operation that cannot be expressed has no
-name. Beyond NNEF, :mod:`.channels` knows
+Operations and their arguments have the names and the meaning of NNEF 1.0, chapter 4. Formats normalize the shape of a
+bias, the layout of weights and depthwise convolutions (``groups`` is 0). Negative axes count from the last dimension.
+Implicit padding, strides and quantization are omitted. An operation that cannot be represented has no name. In addition
+to NNEF, :mod:`.channels` supports
 
-- ``elementwise``: any function of the numbers at the same place of its operands that is finite where they are 0;
+- ``elementwise``: any elementwise function that is finite if its operands are 0;
 - ``batched_matmul``: a product of matrices whose operands may differ in rank;
 - ``instance_normalization``: normalization over the dimensions behind the channels, with ``offset`` and ``scale``;
-- ``flatten``: a reshape to the products of the extents before ``axis`` and from it on;
+- ``flatten``: a reshape to two dimensions, before ``axis`` and from ``axis`` on;
 - ``pool`` and ``global_pool``: pooling over the dimensions behind the channels.
 """
 
@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Tensor:
-    """A tensor of the model in its graph.
+    """Tensor of the model in its graph.
 
     Parameters
     ----------
     name : str
     shape : tuple of int
     is_float : bool
-        False for integers and logicals, which mean indices or choices.
+        False for integers and logicals, which are indices or choices.
     is_private : bool
-        False where another value of the graph is the same tensor.
+        False if another value of the graph is the same tensor.
     """
 
     name: str
@@ -40,23 +40,23 @@ class Tensor:
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """The result of an operation, a tensor of the model, a constant or an array of values.
+    """Result of an operation, tensor of the model, constant, or array of values.
 
     Parameters
     ----------
     operation : str
-        Empty where it is unknown.
+        Name of the operation; empty if unknown.
     inputs : dict of str to Value
-        The arguments by parameter.
+        Arguments by parameter name.
     text : str
-        The operation as the format calls it, for messages.
+        Name of the operation in the format, for messages.
     items : list of Value, or None
-        Those of an array or a tuple.
+        Items of an array or a tuple.
     constant : bool, int, float, str or None
     tensor : Tensor or None
     users : list of Value
-        The values computed from it, once for each use. Outputs of the graph, loops, conditions and inner graphs count
-        as two uses by a value that is not part of the graph: blocks and channels end there.
+        Values computed from this value, once for each use. Outputs of the graph, loops, conditions and inner graphs
+        count as two uses by a value that is not part of the graph: blocks and channels end there.
     """
 
     operation: str = ""
@@ -70,12 +70,12 @@ class Value:
 
 @dataclass(frozen=True)
 class Graph:
-    """The values of a network.
+    """Values of a network.
 
     Parameters
     ----------
     values : sequence of Value
-        In the order of the format. A value that stands before one of its inputs is not followed to channels.
+        Values in the order of the format. Channels of a value that precedes one of its inputs are fixed.
     aligns_last : bool
         Operands of different rank are aligned at their last dimensions, as in numpy; otherwise at their first.
     """
@@ -85,13 +85,13 @@ class Graph:
 
 
 class GraphBuilder:
-    """Base class of front-ends: the values of a graph in order."""
+    """Base class of converters from formats; collects the values of a graph in order."""
 
     def __init__(self) -> None:
         self.values: list[Value] = []
 
     def add(self, operation: str, inputs: dict[str, Value], target: Value | None = None) -> Value:
-        """Return the result of an operation, appended to the values."""
+        """Return the result of an operation, and append it to the values."""
         value = target or Value()
         value.operation, value.inputs = operation, inputs
         for used in inputs.values():

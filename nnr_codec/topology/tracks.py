@@ -1,7 +1,8 @@
-"""Groups of tensor indices that are the same channel of a network: numbered, joined, fixed, and returned as Channels.
+"""Tracks: numbered channels of tensors and activations, which are joined, fixed and returned as Channels.
 
-A track is one channel of one extent, of a tensor or of an activation; an extent is an array of tracks. Whoever walks
-through a graph joins the tracks that operations make the same, and fixes those that have to stay.
+A track is one index of one dimension of a tensor or an activation, and a dimension is an array of tracks. The walk over
+a graph joins the tracks that an operation maps to each other, and fixes those that must not be removed. Joined tracks
+are one channel of the network.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from ..model import Channels, Slice
 
 Ids = npt.NDArray[np.int64]
 
-# Of all tracks at all operations together; large networks have a few millions.
+# Limit on the total number of tracks in all operations; large networks have a few million.
 _MAX_STEPS = 1 << 24
-_PLACE = 512  # for each dimension of a tensor
+_PLACE = 512  # steps charged for each dimension of a tensor, which costs more than a track
 
 
 @dataclass
 class Tracks:
-    """The tracks of one network; LimitError where there are too many, or they are used too often."""
+    """Tracks of one network. Methods raise LimitError if the tracks of all operations exceed a limit."""
 
     _count: int = 0
     _steps: int = 0
@@ -36,59 +37,60 @@ class Tracks:
     _places: dict[tuple[str, int], Ids] = field(default_factory=dict)
 
     def charge(self, steps: int) -> None:
-        """Count the tracks that an operation goes through; LimitError where they are too many."""
+        """Count ``steps`` tracks of an operation; raise LimitError if the total is too large."""
         self._steps += 1 + steps
         if self._steps > _MAX_STEPS:
             raise LimitError(f"more than {_MAX_STEPS:,} channels are followed")
 
     def new(self, count: int) -> Ids:
-        """Tracks that nobody has, shape (count,)."""
+        """Return new tracks, shape (count,)."""
         self.charge(count)
         self._count += count
         return np.arange(self._count - count, self._count)
 
     def fixed(self, count: int) -> Ids:
-        """The same, which have to stay."""
+        """Return new tracks that cannot be removed, shape (count,)."""
         ids = self.new(count)
         self.fix(ids)
         return ids
 
     def of(self, tensor: str, axis: int, extent: int) -> Ids:
-        """The tracks of a dimension of a tensor of the model, the same at each call."""
+        """Return the tracks of a dimension of a tensor of the model. Repeated calls return the same array."""
         if (tensor, axis) not in self._places:
             self.charge(_PLACE)
             self._places[tensor, axis] = self.new(extent)
         return self._places[tensor, axis]
 
     def fix(self, ids: Ids) -> None:
-        """These have to stay."""
+        """Mark tracks as not removable."""
         self._fixed[id(ids)] = ids
 
     def is_fixed(self, ids: Ids) -> bool:
-        """Return whether these channels are fixed."""
+        """Return True if :meth:`fix` was called with this array."""
         return id(ids) in self._fixed
 
     def join(self, one: Ids, other: Ids) -> None:
-        """These are the same, each with each."""
+        """Join the tracks of two arrays of equal length, element by element."""
         self.charge(len(one))
         if one is not other:
             self._pairs.append((one, other))
 
     def make(self, ids: Ids) -> None:
-        """The tensor whose dimension has them makes the channels."""
+        """Record that the tensor with this dimension produces the channels."""
         if len(ids):
             self._made.add(int(ids[0]))
 
     def channels(self) -> tuple[Channels, ...]:
-        """The channels that can be removed: those that a tensor makes, and of which nothing has to stay.
+        """Return the removable channels: a tensor produces them, and none of their tracks is fixed.
 
-        They are told together where they are in the same dimensions of the same tensors side by side.
+        Channels are grouped if they are adjacent in the same dimensions of the same tensors.
         """
         roots = self._roots()
         free = np.ones(self._count, np.bool_)
         for ids in self._fixed.values():
             free[roots[ids]] = False
-        label = np.zeros(self._count, np.int64)  # equal for tracks in the same dimensions, equally often
+        # Equal for tracks that occur in the same dimensions, with the same number of occurrences in each.
+        label = np.zeros(self._count, np.int64)
         made, last = np.zeros(self._count, np.bool_), 0
         for ids in self._places.values():
             found, counts = np.unique(roots[ids], return_counts=True)
@@ -105,11 +107,11 @@ class Tracks:
                 places[group].append(place)
         sort = cache(lambda place: _sorted(roots[self._places[place]]))
         return tuple(
-            channels for group, of in groups.items() for channels in self._told(np.array(of), places[group], sort)
+            channels for group, of in groups.items() for channels in self._runs(np.array(of), places[group], sort)
         )
 
     def _roots(self) -> Ids:
-        """The least of the tracks that are the same, for each."""
+        """Return the smallest track of its joined group for each track."""
         roots = np.arange(self._count)
         one = np.concatenate([np.zeros(0, np.int64), *[ids for ids, _ in self._pairs]])
         other = np.concatenate([np.zeros(0, np.int64), *[ids for _, ids in self._pairs]])
@@ -121,12 +123,12 @@ class Tracks:
             while not np.array_equal(roots, roots[roots]):
                 roots = roots[roots]
 
-    def _told(
+    def _runs(
         self, group: Ids, places: list[tuple[str, int]], sort: Callable[[tuple[str, int]], tuple[Ids, Ids]]
     ) -> list[Channels]:
-        """The channels of a group, cut where they do not lie side by side in all of the places.
+        """Return the Channels of a group, split where channels are not adjacent in all ``places``.
 
-        ``sort`` gives the order of what stands in a place, and that in this order.
+        ``sort`` returns the sort order of the roots of a place, and the sorted roots.
         """
         starts: list[Ids] = []
         inners: list[Ids] = []
@@ -135,7 +137,7 @@ class Tracks:
             order, at = sort(place)
             first = np.searchsorted(at, group)
             count = int(np.searchsorted(at, group[0], "right")) - int(first[0])
-            where = order[first[:, None] + np.arange(count)]  # of each channel, in order
+            where = order[first[:, None] + np.arange(count)]  # ascending indices of each channel
             begins = np.concatenate([[0], np.flatnonzero((np.diff(where, axis=1) != 1).any(0)) + 1])
             starts.append(where[:, begins])
             inners.append(np.diff(np.append(begins, count)))
@@ -155,13 +157,13 @@ class Tracks:
 
 
 def _sorted(ids: Ids) -> tuple[Ids, Ids]:
-    """The order of tracks, and the tracks in it."""
+    """Return the sort order of tracks, and the sorted tracks."""
     order = np.argsort(ids, kind="stable")
     return order, ids[order]
 
 
 def _repeated(starts: Ids, inners: Ids, size: int) -> Iterator[tuple[int, int, int]]:
-    """Offset, ``outer`` and ``inner`` of the slices that begin at these, of so many channels."""
+    """Yield ``offset``, ``outer`` and ``inner`` of the slices of ``size`` channels that begin at ``starts``."""
     for inner in dict.fromkeys(inners.tolist()):
         first, *others = own = starts[inners == inner].tolist()
         if all(start == first + k * size * inner for k, start in enumerate(others, 1)):

@@ -19,7 +19,7 @@ from ..prepared import Prepared
 from .scaling import with_scales
 from .tool import ReductionTool, made, recognised
 
-#: Module and class of each tool, by the name that steps have.
+#: Module and class of each tool, by its name in steps.
 TOOLS = {
     "sparsify": ("sparsify", "Sparsify"),
     "unify": ("unify", "Unify"),
@@ -33,9 +33,9 @@ Note = Callable[[Step, Prepared, Prepared], None]
 
 
 def prepare(model: Model, config: EncoderConfig, wiring: Wiring, note: Note | None = None) -> Prepared:
-    """Return the model as it is coded with these options; EncodeError for a step of reduction that is impossible.
+    """Return the model after all reduction steps of the options. Raises EncodeError for an impossible step.
 
-    ``note`` is called with each step and the models before and after it.
+    ``note`` is called with each step, the model before it and the model after it.
     """
     if model.pruned:
         names = [name for name in model.pruned if name in model.tensors]
@@ -56,7 +56,7 @@ def prepare(model: Model, config: EncoderConfig, wiring: Wiring, note: Note | No
 
 
 def tool_of(step: Step) -> ReductionTool:
-    """Return the tool of a step with its options; EncodeError for an unknown tool or option."""
+    """Return the tool of a step with its options. Raises EncodeError for an unknown tool or option."""
     if step.tool not in TOOLS:
         raise EncodeError(Option("reduce"), f": there is no step {step.tool!r}; there are {', '.join(TOOLS)}")
     module, cls = TOOLS[step.tool]
@@ -64,7 +64,7 @@ def tool_of(step: Step) -> ReductionTool:
 
 
 def apply(prepared: Prepared, steps: Iterable[Step]) -> Iterator[tuple[Step, Prepared]]:
-    """Yield each step and the model after it; EncodeError for an invalid step, before any is applied."""
+    """Yield each step and the model after it. Raises EncodeError for an invalid step before applying any."""
     tools = [(step, tool_of(step)) for step in steps]
     for step, tool in tools:
         prepared = tool.apply(prepared)
@@ -72,17 +72,17 @@ def apply(prepared: Prepared, steps: Iterable[Step]) -> Iterator[tuple[Step, Pre
 
 
 def open_amounts(config: EncoderConfig) -> list[int]:
-    """Return the indices of the steps of ``config.reduce`` without an amount, where a target decides on it."""
+    """Return the indices of the steps of ``config.reduce`` without an amount, if a size target determines it."""
     if config.target_size is None and config.target_ratio is None:
         return []
     return [k for k, step in enumerate(config.reduction) if _amount_of(step)]
 
 
 def with_amounts(config: EncoderConfig, score: Callable[[EncoderConfig], float]) -> EncoderConfig:
-    """Return the options with the amounts of best score, of those that the tool of each step lists.
+    """Return the options with the best amounts: for each step, the amount listed by its tool with the best score.
 
-    Steps that do not improve the score are left out. They are decided one after another, each without the undecided
-    ones. EncodeError where no amount meets the target.
+    Steps are determined one after another; undetermined steps are omitted meanwhile. Steps that do not improve the
+    score are removed. Raises EncodeError if no amount meets the target.
     """
     steps: list[Step | None] = [None if _amount_of(step) else step for step in config.reduction]
     for k in open_amounts(config):
@@ -106,7 +106,7 @@ def with_amounts(config: EncoderConfig, score: Callable[[EncoderConfig], float])
 
 
 def _amount_of(step: Step) -> str:
-    """Return the name of the missing amount of a step; empty where it has one, or another option in its place."""
+    """Return the option name of the missing amount of a step; empty if it has an amount or an alternative option."""
     tool: Any = tool_of(step)
     given = any(getattr(tool, option.name) is not None for option in fields(tool) if option.default is None)
     name: str = "" if given else getattr(tool, "AMOUNT", "")

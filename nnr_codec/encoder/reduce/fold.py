@@ -1,4 +1,4 @@
-"""Batch normalizations folded: outputs of the network are the same, up to rounding (8.2.1)."""
+"""Folding of batch normalizations, which keeps the outputs of the network up to rounding (8.2.1)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .tool import may_change, whole
 class Fold:
     """Make alpha the gamma of each batch normalization of the topology, delta its beta (8.2.1).
 
-    These two are coded; decoders recreate the others from the topology.
+    Alpha and delta are coded; decoders derive the other tensors with the topology.
     """
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`~.tool.ReductionTool`; EncodeError where there is nothing to fold."""
+        """See :class:`~.tool.ReductionTool`. Raises EncodeError if the model has nothing to fold."""
         return _folded(prepared, prepared.config)
 
 
 def _folded(prepared: Prepared, config: EncoderConfig) -> Prepared:
     """Return the model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1).
 
-    A scale of an earlier step becomes part of alpha. With a fixed-point format, weights are multiplied by alpha, and
-    it is 1: neither is rounded before the other.
+    A scale of an earlier step is multiplied into alpha. With a fixed-point format, alpha is multiplied into weights and
+    becomes 1, so that values are rounded only once.
     """
     model, restored = prepared.model, prepared.restored
     others: dict[str, Array] = {}
@@ -93,7 +93,7 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
     arrays = [np.asarray(model.tensors[name]) for name in names]
     if any(array.dtype.kind != "f" or array.size != arrays[0].size for array in arrays):
         return f"the tensors of {what} differ in size, or are no floats"
-    if config.fixed_point is not None:  # the weight is multiplied by what normalizes
+    if config.fixed_point is not None:  # the weight is multiplied by alpha
         weight = np.asarray(model.tensors[block.weight])
         if not may_change([block.weight], model, config):
             return f"{block.weight!r} is tied to another tensor"
@@ -114,8 +114,8 @@ def _alpha_delta(block: Block, model: Model, scale: Floats | None) -> dict[str, 
     # A bias may have extents of 1 that the normalization lacks.
     value = {member: array.astype(np.float64).reshape(-1) for member, array in arrays.items()}
     epsilon = block.epsilon or 0.0
-    with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
-        # A folded one is unchanged: its variance is 1 - epsilon as the type holds it.
+    with np.errstate(all="ignore"):  # results are checked
+        # Folding again changes nothing: the variance is 1 - epsilon rounded to the type.
         folded = arrays["var"].reshape(-1) == arrays["var"].dtype.type(1 - epsilon)
         alpha = value["gamma"] / np.where(folded, 1.0, np.sqrt(value["var"] + epsilon))
         delta = (value.get("bias", 0.0) - value["mean"]) * alpha + value["beta"]

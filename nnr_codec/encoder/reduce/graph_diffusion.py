@@ -2,14 +2,14 @@
 
 After Zhang, Cricri, Tavakoli and others (graph diffusion for structured pruning, US 12242969), as far as published.
 
-The rows m_i of the feature matrix M are the filters of a layer, flattened and of length 1. A walk goes from filter i to
-filter j with the probability p_ij, in proportion to how near they are: 1 / (1 + d^2 / phi), d being the distance of m_i
-and m_j, phi the smoothing factor. That is symmetric, so that pi with pi P = pi is in proportion to the sums of the
-rows: no iteration is needed. What a channel matters, S, is its pi, times the length of its filter, times that of the
-numbers by which others read it.
+The rows m_i of the feature matrix M are the filters of a layer, flattened and normalized. A random walk moves from
+filter i to filter j with the probability p_ij, proportional to 1 / (1 + d^2 / phi), where d is the distance of m_i and
+m_j, and phi the smoothing factor. These weights are symmetric, so the equilibrium pi with pi P = pi is proportional to
+the row sums, without iteration. The importance S of a channel is pi times the length of its filter times the length of
+the weight vector that reads the channel.
 
-Decisions do not depend on the machine: lengths come of sums of integers, scalar products of unit filters as well, with
-which a BLAS in float64 is exact in any order.
+Results are equal on all machines: lengths are computed from sums of integers. Scalar products of unit filters are sums
+of integers too, which a float64 BLAS computes exactly in any order.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-#: phi, in squared distances of unit filters.
+#: Smoothing factor phi, in squared distances of unit filters.
 SMOOTHING = 1.0
 #: Bits of the integers of a filter, of a unit filter, and of transition weights.
 BITS, UNIT_BITS, KERNEL_BITS = 22, 24, 30
-#: Steps of S relative to the next power of two above the largest one: rounding hides last bits.
+#: S is rounded to this fraction of the next power of two above the largest S, which removes differences in last bits.
 GRID = 2.0**-20
-#: Columns of a partial sum of squares, and rows that are compared at a time: both bound memory.
+#: Columns of a partial sum of squares, and rows compared at a time; both limit memory.
 COLUMNS, ROWS = 1 << 18, 1 << 10
 
 
 def channel_importance(makers: Iterable[Floats], readers: Iterable[Floats]) -> Floats:
-    """Return the importance S of channels, shape (n,), of a root mean square of about 1.
+    """Return the importance S of channels, shape (n,), scaled to a root mean square of about 1.
 
     Parameters
     ----------
     makers : iterable of ndarray of float64, shape (n, m)
-        The filters that make the channels, at least one; several where residuals are added. Finite.
+        Filters that produce the channels: at least one array, several for residual connections. Values are finite.
     readers : iterable of ndarray of float64, shape (n, m)
-        The numbers by which each channel is read.
+        Weights that read each channel.
     """
     found = [_made(rows) for rows in makers]
     value = _total([pi for pi, _ in found]) * np.sqrt(_total([length * length for _, length in found]))
@@ -53,18 +53,18 @@ def channel_importance(makers: Iterable[Floats], readers: Iterable[Floats]) -> F
 
 
 def _made(rows: Floats) -> tuple[Floats, Floats]:
-    """Return pi of filters, and their lengths relative to each other."""
+    """Return pi of filters, and their relative lengths."""
     return equilibrium(rows), _scaled(_length(rows)[0])
 
 
 def _length(rows: Floats) -> tuple[Floats, int]:
-    """Return lengths, scaled so that their squares neither overflow nor vanish, and the exponent left out."""
+    """Return lengths, scaled so that squares neither overflow nor underflow, and the exponent of the scale."""
     exponent = frexp(float(np.abs(rows).max(initial=0)))[1]
     return lengths(np.ldexp(rows, -exponent)), exponent
 
 
 def equilibrium(rows: Floats) -> Floats:
-    """Return pi of filters, shape (n, m), times n: 1 where all of them are alike."""
+    """Return n * pi of filters, shape (n, m); all values are 1 if the filters are equal."""
     units = _units(rows)
     sums = np.empty(len(rows))
     for first in range(0, len(rows), ROWS):
@@ -78,13 +78,13 @@ def equilibrium(rows: Floats) -> Floats:
 
 
 def lengths(rows: Floats) -> Floats:
-    """Return the lengths of filters, shape (n, m); numbers that are much smaller than a filter's largest count as 0."""
+    """Return the lengths of filters, shape (n, m). Values much smaller than the largest one of a filter count as 0."""
     integers, exponents = _integers(rows)
     return np.ldexp(_roots(integers), exponents)
 
 
 def _units(rows: Floats) -> Floats:
-    """Return filters of length 1, or 0 for those of length 0, in multiples of 2**-UNIT_BITS."""
+    """Return normalized filters (0 for filters of length 0), rounded to multiples of 2**-UNIT_BITS."""
     integers, _ = _integers(rows)
     roots = _roots(integers)
     roots[roots == 0] = 1
@@ -93,7 +93,7 @@ def _units(rows: Floats) -> Floats:
 
 
 def _integers(rows: Floats) -> tuple[Floats, npt.NDArray[np.int32]]:
-    """Return filters as integers of BITS bits, and the exponent of each."""
+    """Return filters as integers of BITS bits, and the exponent of each filter."""
     exponents = np.frexp(np.abs(rows).max(axis=1, initial=0))[1] - BITS
     return np.rint(np.ldexp(rows, -exponents[:, None])), exponents
 
@@ -108,13 +108,13 @@ def _roots(integers: Floats) -> Floats:
 
 
 def _scaled(values: Floats) -> Floats:
-    """Return values whose mean square is 1, or that are all 0."""
+    """Return values scaled to a mean square of 1, unless all are 0."""
     mean = _total([value * value for value in values]) / max(len(values), 1)
     return values / np.sqrt(mean) if mean else values
 
 
 def _total(values: Sequence[Floats]) -> Floats:
-    """Return a sum in order."""
+    """Return the sum of values, added in order."""
     total = np.zeros_like(values[0]) if len(values) else np.zeros(())
     for value in values:
         total = total + value

@@ -1,8 +1,8 @@
-"""Low rank and low displacement rank: weights as products of two matrices G and H (8.3.7, 7.3.5).
+"""Decomposition of weights into products of two matrices G and H: low rank, low displacement rank (8.3.7, 7.3.5).
 
-Truncated singular value decompositions of weights as matrices (Denton and others, 2014; Eckart and Young), with ranks
-by error, by a water level over all singular values, or by rate and distortion; f-circulant displacement (Kailath and
-others, 1979; Sindhwani and others, 2015), W - Z W Zf^T = G H.
+Low rank: truncated singular value decompositions of weights as matrices (Denton and others, 2014; Eckart and Young).
+The rank is chosen by the error, by a threshold over all singular values, or by rate and distortion. Low displacement
+rank: f-circulant displacement (Kailath and others, 1979; Sindhwani and others, 2015), W - Z W Zf^T = G H.
 """
 
 from __future__ import annotations
@@ -35,44 +35,45 @@ from .tool import members, within
 
 Floats = npt.NDArray[np.float64]
 
-#: Grid of vectors and factors relative to their largest magnitude: it hides the last bits of LAPACK.
+#: Vectors and factors are rounded to this fraction of the largest magnitude, which hides differences between LAPACKs.
 GRID = 2.0**-20
-#: The corners of displacements that are tried: Toeplitz-like, circulant, skew-circulant matrices.
+#: Corners of displacements that are tried: Toeplitz-like, circulant, skew-circulant matrices.
 CORNERS = (0, 1, -1)
-#: Ratio of ranks that are tried by rate and distortion, and of displacements.
+#: Ratio between ranks that are tried by rate and distortion, and for displacements.
 GROWTH = 1.25
-#: Upper bound of raises of a rank, where rounding of G and H makes the error too large.
+#: Maximum number of increments of a rank if rounding of G and H makes the error too large.
 TRIES = 4
-#: Least largest magnitude of a weight that is decomposed; its inverse is the greatest: squares stay finite.
+#: The largest magnitude of a weight must be between this and its inverse to be decomposed: squares then stay finite.
 LEAST = 2.0**-400
 FORMS = ("block", "units")
 
 
 @dataclass(frozen=True)
 class Decompose:
-    """Take weights apart into two matrices wherever these have fewer parameters.
+    """Decompose each weight into two matrices if these have fewer parameters.
 
-    Of ``error``, ``mse``, ``ratio``, ``rank`` and ``rate`` there may be one; without any it is ``rate=1``.
+    At most one of ``error``, ``mse``, ``ratio``, ``rank`` and ``rate`` may be given; default: ``rate=1``.
 
     Parameters
     ----------
     error : float or None
-        Of each tensor, at most: the root of the squared errors' sum, relative to that of the squares of its values.
+        Maximum relative error of each tensor: root of the sum of squared errors divided by the root of the sum of
+        squares.
     mse : float or None
-        The mean squared error of each tensor, at most: mse_threshold of the decomposition performance map.
+        Maximum mean squared error of each tensor: mse_threshold of the decomposition performance map.
     ratio : float or None
-        The parameters of these tensors, relative to their number before, at most; ranks are such that errors are least.
+        Maximum number of parameters of these tensors relative to their number before; ranks minimize the total error.
     rank : int or None
-        Of each tensor, at most.
+        Maximum rank of each tensor.
     rate : float or None
-        Decompose where the sum of squared error and bits is less than without, as the encoder's model of rates has it:
-        worth of a bit relative to the usual one.
+        Decompose a weight if that reduces the sum of squared error and cost of bits in the encoder's rate model. The
+        value is the cost of a bit relative to the usual one.
     form : str
-        ``block``: G and H in one NNR_PT_BLOCK; ``units``: in two units of NNR_PT_FLOAT, as they always are where ids
-        are in a list that has labels of a topology alone (``indexed_references``, A.4).
+        ``block``: G and H in one NNR_PT_BLOCK. ``units``: in two units of NNR_PT_FLOAT; always used if a reference list
+        may contain only labels of a topology (``indexed_references``, A.4).
     displacement : bool
-        Where the displacement of a weight has so low a rank that it takes fewer parameters at the same error, code
-        that; only decoders that know side information of version 2 make the weight of it.
+        Code the displacement of a weight instead, if it has fewer parameters at the same error. Only decoders that
+        support side information of version 2 restore the weight.
     tensors : str
         Patterns of names, separated by ``|``.
     """
@@ -104,9 +105,9 @@ class Decompose:
             raise EncodeError(Option("reduce"), f": lowrank(form={self.form}): there are {' and '.join(FORMS)}")
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`~.tool.ReductionTool`; what has no fewer parameters as a product stays.
+        """See :class:`~.tool.ReductionTool`. Weights stay unchanged if their product does not have fewer parameters.
 
-        EncodeError with fixed-point numbers, without matrices, and for displacements without side information.
+        Raises EncodeError with a fixed-point format, without matrices, and for displacements without side information.
         """
         if prepared.config.fixed_point is not None:
             raise EncodeError(Option("reduce"), ": lowrank makes products, which are no fixed-point numbers")
@@ -114,11 +115,11 @@ class Decompose:
             raise EncodeError(Option("reduce"), ": lowrank(displacement=true) needs side information")
         names = [name for name in prepared.matrices(self.tensors) if _decomposable(name, prepared)]
         pairs = self._chosen((weight for name in names if (weight := _Weight.of(name, prepared.array(name)))), prepared)
-        listed = prepared.config.indexed_references and prepared.model.topology is not None  # where H has no name (A.4)
+        listed = prepared.config.indexed_references and prepared.model.topology is not None  # H has no name then (A.4)
         return _decomposed(prepared, pairs, listed or self.form == "units") if pairs else prepared
 
     def _chosen(self, weights: Iterable[_Weight], prepared: Prepared) -> dict[str, _Pair]:
-        """Return G and H of the weights that are decomposed; a ratio needs all weights in memory at once."""
+        """Return G and H of the decomposed weights. A ratio needs all weights in memory at once."""
         ranks: Mapping[str, int] = {}
         if self.ratio is not None:
             weights = list(weights)
@@ -140,12 +141,12 @@ class Decompose:
         return found
 
     def _of_rank(self, weight: _Weight, rank: int) -> _Pair | None:
-        """Return the pair of a rank, or one of a displacement with fewer parameters and no greater error."""
+        """Return the pair for a rank, or a pair for a displacement with fewer parameters and no larger error."""
         pair = weight.pair(rank)
         return weight.displaced(pair.squared, pair) if pair and self.displacement else pair
 
     def _cheapest(self, weight: _Weight, plain: _Plain) -> _Pair | None:
-        """Return the pair of the least sum of squared error and bits; None where that of the weight itself is less."""
+        """Return the pair with the lowest sum of squared error and cost of bits; None if the weight's is lower."""
         whole = plain.facts(weight.name)
         plan = plan_tensor(whole, in_block=True)  # the requested step, even if another coding is smaller
         if not plan.step:
@@ -167,7 +168,7 @@ class Decompose:
 
 
 class _Plain:
-    """The weights before, with the steps that they would have: without a target, where there is one."""
+    """Weights before decomposition, with their step sizes without a size target."""
 
     def __init__(self, prepared: Prepared) -> None:
         config, model = replace(prepared.config, target_size=None, target_ratio=None), prepared.model
@@ -188,7 +189,7 @@ def _estimated(whole: TensorFacts, in_block: bool = False) -> tuple[float, float
 
 
 def _has_steps(weight: _Weight, pair: _Pair, config: EncoderConfig) -> bool:
-    """Return whether G and H can be quantized with the given step, or with a usual one where a goal decides."""
+    """Return whether G and H can be quantized with the given step size, or with a usual one if a goal determines it."""
     options, qp = config.for_tensor(weight.name), config.for_tensor(weight.name).qp
     if has_goal(options) or config.target_size is not None or config.target_ratio is not None:
         config, qp = with_density(config), usual_qp([(weight.energy, weight.matrix.size)])
@@ -200,7 +201,7 @@ def _has_steps(weight: _Weight, pair: _Pair, config: EncoderConfig) -> bool:
 
 
 def _ladder(most: int) -> Iterator[int]:
-    """Yield ranks from 1 on, each a little larger than the one before."""
+    """Yield increasing ranks from 1."""
     rank = 1
     while rank <= most:
         yield rank
@@ -212,25 +213,25 @@ def _ladder(most: int) -> Iterator[int]:
 class _Pair:
     """G and H of a weight."""
 
-    g: Array  # in the type that is coded, like h
+    g: Array  # in the coded type, like h
     h: Array
     squared: float  # sum of the squared errors of the weight
     corner: int | None = None  # see nnr_codec.model.Block
 
     @property
     def parameters(self) -> int:
-        """Parameters of both."""
+        """Number of parameters of G and H."""
         return int(self.g.size + self.h.size)
 
     @property
     def factors(self) -> Factors:
-        """The sums of squares from which their steps follow."""
+        """Sums of squares that determine the step sizes of G and H."""
         (rows, rank), columns = self.g.shape, self.h.shape[1]
         g, h = (power(np.asarray(array, np.float64)) for array in (self.g, self.h))
         return Factors(g, h, rows, columns, rank, gain_of(rows, columns, self.corner))
 
     def facts(self, name: str, qp: int, config: EncoderConfig) -> list[TensorFacts]:
-        """Return the facts about G and H, with the steps that follow from that of the weight with this name."""
+        """Return the facts about G and H, with step sizes derived from the step size of the weight with this name."""
         found = []
         for array, own in zip((self.g, self.h), self.factors.qps(qp, config.qp_density), strict=True):
             facts = tensor_facts(name, array, config)
@@ -241,7 +242,7 @@ class _Pair:
 
 @dataclass(frozen=True)
 class _Weight:
-    """A weight as a matrix: of all that its dimensions can be split into, the one nearest to a square."""
+    """Weight reshaped to a matrix: dimensions are split so that it is nearest to a square."""
 
     name: str
     shape: tuple[int, ...]
@@ -255,10 +256,10 @@ class _Weight:
         stored = stored_type(array.dtype)
         if stored is None:
             return None
-        with np.errstate(invalid="ignore"):  # signalling not-a-numbers become quiet ones
+        with np.errstate(invalid="ignore"):  # signalling NaN become quiet NaN
             wide = np.asarray(array, np.float64)
         largest = float(np.abs(wide).max())
-        if not LEAST < largest < 1 / LEAST:  # no comparison with a not-a-number is true
+        if not LEAST < largest < 1 / LEAST:  # comparisons with NaN are false
             return None
         split = min(range(1, array.ndim), key=lambda k: prod(array.shape[:k]) + prod(array.shape[k:]))
         matrix = wide.reshape(prod(array.shape[:split]), -1)
@@ -267,28 +268,28 @@ class _Weight:
 
     @property
     def energy(self) -> float:
-        """The sum of the squares."""
+        """Sum of squares."""
         return power(self.matrix)
 
     @property
     def most(self) -> int:
-        """The greatest rank at which G and H have fewer parameters."""
+        """Largest rank at which G and H have fewer parameters than the weight."""
         rows, columns = self.matrix.shape
         return int((rows * columns - 1) // (rows + columns))
 
     @cached_property
     def _moved(self) -> list[tuple[int, Floats, _Basis]]:
-        """The displacements, by their corners."""
+        """Displacements by corner."""
         moved = [(corner, displacement(self.matrix, corner)) for corner in CORNERS]
         return [(corner, one, _Basis.of(one)) for corner, one in moved]
 
     def pair(self, rank: int) -> _Pair | None:
-        """Return G and H of a rank, or of the matrix's own; None for more parameters, or if the type overflows."""
+        """Return G and H for a rank; None if they save no parameters or the type overflows."""
         rank = min(rank, self.basis.rank)
         return self._made(self.matrix, self.basis, rank, None) if rank <= self.most else None
 
     def within(self, most: float) -> _Pair | None:
-        """Return the pair of the least rank with a sum of squared errors of at most this; None where there is none."""
+        """Return the pair of the lowest rank with a limited sum of squared errors, or None."""
         rank, more = max(int(np.count_nonzero(self.basis.tails > most)), 1), 1
         for _ in range(TRIES):
             pair = self.pair(rank)
@@ -298,9 +299,9 @@ class _Weight:
         return None
 
     def displaced(self, most: float, other: _Pair | None) -> _Pair | None:
-        """Return G and H of a displacement with at most this error, if they have fewer parameters than ``other``.
+        """Return G and H of a displacement with a limited error if they have fewer parameters than ``other``.
 
-        Otherwise that pair is returned.
+        Otherwise returns ``other``.
         """
         best, both = other, sum(self.matrix.shape)
         if len(self.matrix) != self.shape[0]:
@@ -317,7 +318,7 @@ class _Weight:
     def _made(self, matrix: Floats, basis: _Basis, rank: int, corner: int | None) -> _Pair | None:
         """Return G and H of the weight, or of its displacement."""
         g, h = basis.factors(matrix, rank)
-        with np.errstate(over="ignore"):  # what does not fit is looked at
+        with np.errstate(over="ignore"):  # results are checked
             factors = g.astype(self.dtype), h.astype(self.dtype)
             found = (factors[0].astype(np.float64) @ factors[1].astype(np.float64)).astype(self.dtype)
         if not all(np.isfinite(array).all() for array in (*factors, found)):
@@ -328,11 +329,11 @@ class _Weight:
 
 @dataclass(frozen=True)
 class _Basis:
-    """Singular vectors of a matrix on its shorter side, and its singular values."""
+    """Singular vectors on the shorter side of a matrix, and its singular values."""
 
     vectors: Floats  # columns by descending value, on a grid, largest component positive; shape (n, n)
     values: Floats  # shape (n,)
-    tails: Floats  # for each rank from 0 on, the sum of the squares of the values left out; shape (n,)
+    tails: Floats  # for each rank from 0, sum of squares of the omitted values; shape (n,)
     is_left: bool
 
     @classmethod
@@ -347,14 +348,14 @@ class _Basis:
 
     @property
     def rank(self) -> int:
-        """Number of singular values above rounding errors: vectors of others are arbitrary."""
+        """Number of singular values above rounding errors; vectors of the other values are arbitrary."""
         return int(np.count_nonzero(self.values > self.values[0] * GRID))
 
     def factors(self, matrix: Floats, rank: int) -> tuple[Floats, Floats]:
-        """Return G and H of a rank, whose product is next to the matrix.
+        """Return G and H of a rank whose product approximates the matrix.
 
-        A singular value is shared so that its powers are as m to n in an (m, n) matrix: then the bits of both, with
-        one step for each, are least at high rates.
+        Each singular value is split into two powers in the ratio m to n for an (m, n) matrix: this minimizes the bits
+        of G and H at high rates, with one step size for each.
         """
         some = self.vectors[:, :rank]
         target = matrix if self.is_left else matrix.T
@@ -367,7 +368,7 @@ class _Basis:
 
 
 def _on_grid(array: Floats) -> Floats:
-    """Return the nearest multiples of a small part of the largest magnitude, a power of two."""
+    """Round values to multiples of a power of two, a small fraction of the largest magnitude."""
     largest = float(np.abs(array).max())
     if not largest:
         return array
@@ -378,11 +379,11 @@ def _on_grid(array: Floats) -> Floats:
 
 # ------------------------------------------------------------------------------------------------ all weights
 def _ranks(weights: Sequence[_Weight], ratio: float) -> dict[str, int]:
-    """Return the ranks of the least sum of squared errors with so many of the parameters; beyond ``most``: as it is."""
+    """Return the ranks with the lowest total error for a ratio of parameters; above ``most``: not decomposed."""
     budget = ratio * sum(one.matrix.size for one in weights)
 
     def at(level: float) -> list[int]:
-        """Return ranks in which each parameter makes the errors less by as much as the level, or more."""
+        """Return the ranks up to which each parameter reduces the errors by at least the level."""
         return [_rank(one, level) for one in weights]
 
     def taken(ranks: Sequence[int]) -> int:
@@ -394,7 +395,7 @@ def _ranks(weights: Sequence[_Weight], ratio: float) -> dict[str, int]:
         low, high = (low, middle) if taken(at(middle)) <= budget else (middle, high)
     ranks = at(high)
     left = budget - taken(ranks)
-    while True:  # the rest goes to weights that gain most by one rank more
+    while True:  # remaining parameters: increment the rank with the largest gain
         gains = [
             (float(one.basis.values[rank]) ** 2 / sum(one.matrix.shape), -k)
             for k, (one, rank) in enumerate(zip(weights, ranks, strict=True))
@@ -412,7 +413,7 @@ def _parameters(weight: _Weight, rank: int) -> int:
 
 
 def _rank(weight: _Weight, level: float) -> int:
-    """Return the rank of the least sum of squared errors and parameters, each of which is worth a level."""
+    """Return the rank that minimizes the sum of squared errors and parameters times level."""
     if not weight.most:
         return 1
     gains = weight.basis.values[: weight.most] ** 2
@@ -423,7 +424,7 @@ def _rank(weight: _Weight, level: float) -> int:
 
 # ------------------------------------------------------------------------------------------------ the model
 def _decomposable(name: str, prepared: Prepared) -> bool:
-    """Return whether a weight can be a product of two tensors, by its blocks, options and names."""
+    """Return whether blocks, options and names permit to code a weight as a product of two tensors."""
     model, config = prepared.model, prepared.config
     if name in model.aliases.values() or name in (config.sensitivity or ()) or name in (config.hessians or ()):
         return False
@@ -440,19 +441,19 @@ def _decomposable(name: str, prepared: Prepared) -> bool:
 
 
 def _names(name: str) -> tuple[str, str]:
-    """Return the names of G and H of a weight until they are coded."""
+    """Return the names of G and H of a weight before coding."""
     return f"{name}.G", f"{name}.H"
 
 
 def _decomposed(prepared: Prepared, pairs: Mapping[str, _Pair], two_units: bool) -> Prepared:
-    """Return the model with G and H in the places of some weights."""
+    """Return the model with G and H instead of the decomposed weights."""
     model = prepared.model
     blocks = {block.weight: block for block in model.blocks}
     for name, pair in pairs.items():
         g, h = _names(name)
         block = blocks.get(name, Block(name))
         if two_units or pair.corner is not None or block.axis:
-            block = Block(name)  # the others of it stand apart
+            block = Block(name)  # the other tensors of the block become separate
         shape = described(model.tensors, name)[1]
         blocks[name] = replace(block, g=g, h=h, shape=shape, two_units=two_units, corner=pair.corner)
     tensors = {name: dict(zip(_names(name), (pair.g, pair.h), strict=True)) for name, pair in pairs.items()}

@@ -1,6 +1,6 @@
-"""Magnitudes of parameters as integers, counts of zeros, and masks, for the tools of reduction.
+"""Magnitudes of parameters as integers, counts of zeros, and masks, for the reduction tools.
 
-Decisions are made by integers, and by operations on single floats that every machine computes alike.
+Decisions use integers, or operations on single floats with equal results on all machines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHUNK = 1 << 18
 
 
 def work_type(array: Array) -> np.dtype[Any] | None:
-    """Return the type of floats in which sums are made; None for types without floats."""
+    """Return the float type for sums; None for a type without floats."""
     stored = stored_type(array.dtype)
     if stored is None or stored.kind != "f":
         return None
@@ -40,10 +40,10 @@ def matrices(tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def magnitudes(array: Array) -> Floats:
-    """Return the magnitudes of all items in row-major order, float32 or float64; NaN for those not finite."""
+    """Return the magnitudes of all items in row-major order, float32 or float64; NaN for items that are not finite."""
     with np.errstate(invalid="ignore"):
         found: Floats = np.abs(array.astype(work_type(array), order="C").reshape(-1))
-        found[~np.isfinite(found)] = np.nan  # one that does not signal
+        found[~np.isfinite(found)] = np.nan  # quiet NaN
     return found
 
 
@@ -54,12 +54,12 @@ def integers(values: Array, largest: float) -> npt.NDArray[np.int64]:
 
 
 def share(ratio: float, count: int) -> int:
-    """Return the part of a number of parameters, as its decimals have it, rounded up."""
+    """Return a decimal fraction of a number of parameters, rounded up."""
     return ceil(Fraction(str(float(ratio))) * count)
 
 
 def missing(arrays: Iterable[Array], ratio: float) -> int:
-    """Return the number of parameters that must become 0 for this ratio of zeros; 0 or less if there are enough."""
+    """Return the number of parameters that must become 0 for a ratio of zeros; 0 or less if none."""
     zeros = total = 0
     for array in arrays:
         total += array.size

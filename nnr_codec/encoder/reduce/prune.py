@@ -1,7 +1,7 @@
-"""Combined pruning and sparsification: channels are removed from all tensors that have them (8.3.3, Table 19).
+"""Combined pruning and sparsification: removes channels from all tensors that contain them (8.3.3, Table 19).
 
-The topology lists the channels and their tensors (:class:`nnr_codec.model.Channels`); the
-importance of each follows from graph diffusion (:mod:`.graph_diffusion`).
+The topology lists the channels and their tensors (:class:`nnr_codec.model.Channels`). Their importance is computed by
+graph diffusion (:mod:`.graph_diffusion`).
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ SCOPES = ("global", "local")
 
 @dataclass(frozen=True)
 class Prune:
-    """Remove channels: filters and neurons, what belongs to them, and what reads them.
+    """Remove channels: filters or neurons, their biases and normalizations, and the weights that read them.
 
     Parameters
     ----------
     ratio : float or None
-        The share of all channels that could be removed which are, rounded up; one of each group stays. No target
-        decides on it: errors of the tensors that are left say nothing about the worth of a channel.
+        Share of the removable channels to remove, rounded up; one channel of each group remains. A size target cannot
+        determine it: errors of the remaining tensors do not show the importance of a channel.
     scope : str
-        ``global``: those that matter least of all groups; ``local``: the same share of each group.
+        ``global``: remove the least important channels of all groups; ``local``: the same share of each group.
     sparsity : float
-        The share of the parameters in the matrices that are left which are 0 then: those whose magnitude, times what
-        their filter matters, is least.
+        Share of the parameters of the remaining matrices to set to 0: those with the smallest product of magnitude and
+        importance of their filter.
     mask : bool
-        NNR_TPL_PRUN has a mask of the parameters that are not 0, one bit for each.
+        Write a mask of the nonzero parameters to NNR_TPL_PRUN, one bit for each parameter.
     tensors : str
-        Patterns of names, separated by ``|``: of the weights that make channels, all of a group, and of those that
-        become sparse.
+        Patterns of names, separated by ``|``: of weights that produce channels (all of a group must match), and of
+        weights that become sparse.
     """
 
     ratio: float | None = None
@@ -61,7 +61,7 @@ class Prune:
             raise EncodeError(Option("reduce"), f": prune(scope={self.scope}): there are {' and '.join(SCOPES)}")
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`~.tool.ReductionTool`; EncodeError where no graph lists channels."""
+        """See :class:`~.tool.ReductionTool`. Raises EncodeError without a graph that lists channels."""
         if self.ratio is None:
             raise EncodeError(Option("reduce"), ": prune needs a ratio, such as prune(ratio=0.1)")
         if self.ratio:
@@ -80,7 +80,7 @@ class Prune:
         return f"ratio={self.ratio}" + (f", tensors={self.tensors}" if self.tensors != "*" else "")
 
     def _kept(self, groups: list[_Group]) -> list[Mask]:
-        """Return a mask for each group of the channels that stay."""
+        """Return a mask of the remaining channels of each group."""
         ratio = self.ratio or 0.0
         kept = [np.ones(group.channels.size, np.bool_) for group in groups]
         if self.scope == "local":
@@ -97,7 +97,7 @@ class Prune:
         return kept
 
     def _sparse(self, prepared: Prepared) -> Prepared:
-        """Return the matrices with some of their parameters 0."""
+        """Return the matrices with a share of their parameters set to 0."""
         filters = _by_filter(_groups(prepared, "*"))
         names = prepared.matrices(self.tensors)
         arrays = {name: prepared.array(name) for name in names}
@@ -116,18 +116,18 @@ class Prune:
 
 @dataclass(frozen=True)
 class _Group:
-    """Channels that may be removed, and the importance of each, shape (size,)."""
+    """Removable channels and their importance, shape (size,)."""
 
     channels: Channels
     importance: Floats
 
 
 class _NoFloatsError(Exception):
-    """Channels without finite floats, from which importance follows."""
+    """A tensor of the channels has no finite floats, so that their importance is undefined."""
 
 
 def _why(prepared: Prepared) -> str:
-    """Return the reason why there are no channels to remove."""
+    """Return the reason why the model has no removable channels."""
     if prepared.wiring.channels:
         return "rules, patterns, types or earlier steps leave none of the network's channels"
     if prepared.model.topology is None:
@@ -136,7 +136,7 @@ def _why(prepared: Prepared) -> str:
 
 
 def _groups(prepared: Prepared, tensors: str) -> list[_Group]:
-    """Return the channels that may be removed: of tensors that may change and are as the graph says."""
+    """Return the removable channels: their tensors may change and have the shapes of the graph."""
     tied = {*prepared.model.aliases, *prepared.model.aliases.values()}
     found = []
     for channels in prepared.wiring.channels:
@@ -179,7 +179,7 @@ def indices(part: Slice, channels: npt.NDArray[np.int64], size: int) -> npt.NDAr
 
 
 def rows_of(array: Array, part: Slice, size: int) -> Floats:
-    """Return the numbers of each channel, shape (size, n); _NoFloatsError where they are no finite floats."""
+    """Return the values of each channel, shape (size, n). Raises _NoFloatsError if they are not finite floats."""
     if work_type(array) is None:
         raise _NoFloatsError
     taken = np.take(np.moveaxis(array, part.axis, 0), indices(part, np.arange(size), size), axis=0)
@@ -190,7 +190,7 @@ def rows_of(array: Array, part: Slice, size: int) -> Floats:
 
 
 def _without(prepared: Prepared, groups: list[_Group], kept: list[Mask]) -> Prepared:
-    """Return the model without channels, and its topology's shapes and channels as they are then."""
+    """Return the model without the removed channels, with adapted shapes and channels of its topology."""
     stays: dict[tuple[str, int], Mask] = {}
     for group, mask in zip(groups, kept, strict=True):
         gone = np.flatnonzero(~mask)
@@ -223,7 +223,7 @@ def _without(prepared: Prepared, groups: list[_Group], kept: list[Mask]) -> Prep
 
 
 def _scales(prepared: Prepared, stays: Mapping[tuple[str, int], Mask]) -> dict[str, Array]:
-    """Return the remaining parts of scales that a step made, which no graph lists."""
+    """Return the remaining parts of scales that an earlier step added; the graph does not list them."""
     return {
         block.scale: np.compress(stays[block.weight, block.axis], prepared.array(block.scale))
         for block in prepared.model.blocks
@@ -234,7 +234,7 @@ def _scales(prepared: Prepared, stays: Mapping[tuple[str, int], Mask]) -> dict[s
 
 
 def _left(prepared: Prepared, name: str, stays: Mapping[tuple[str, int], Mask]) -> tuple[Mask, ...]:
-    """Return masks of the indices of each dimension, as it was before all steps, that are left."""
+    """Return masks of the remaining indices of each dimension, relative to the dimensions before all steps."""
     shape = described(prepared.model.tensors, name)[1]
     before = prepared.pruning.kept.get(name) if prepared.pruning else None
     found = []
@@ -249,7 +249,7 @@ def _left(prepared: Prepared, name: str, stays: Mapping[tuple[str, int], Mask]) 
 
 
 def _moved(part: Slice, stays: Mapping[tuple[str, int], Mask]) -> Slice:
-    """Return a slice where other channels of its dimension are gone."""
+    """Return a slice after the removal of other channels of its dimension."""
     mask = stays.get((part.tensor, part.axis))
     return part if mask is None else replace(part, offset=int(np.count_nonzero(mask[: part.offset])))
 
@@ -265,7 +265,7 @@ def _by_filter(groups: list[_Group]) -> dict[str, tuple[Slice, int, Floats]]:
 
 
 def _weighted(array: Array, filters: tuple[Slice, int, Floats] | None) -> npt.NDArray[np.float32]:
-    """Return the weighted magnitude of each parameter, in row-major order; infinite for those not finite."""
+    """Return the weighted magnitude of each parameter, in row-major order; infinity for NaN."""
     found = magnitudes(array).astype(np.float64)
     found[np.isnan(found)] = np.inf
     if filters:

@@ -1,7 +1,7 @@
 """Local scaling adaptation: scales of the outputs of weights (8.3.9), by least squares or from gains.
 
 After Haase and others, *Encoder Optimizations for the NNR Standard on Neural Network Compression* (2021), without
-training: nnr_codec.integrations.training has scales that are trained.
+training; nnr_codec.integrations.training has trained scales.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..overlay import Floats, multiplied, overlaid
 from ..prepared import Prepared, matches
 from .tool import may_change, members
 
-#: Largest ratio of a scale to the median of all, and of the median to a scale.
+#: Largest ratio of a scale to the median of all scales, and of the median to a scale.
 RANGE = 16.0
 
 
@@ -35,9 +35,10 @@ class Scale:
     Parameters
     ----------
     method : str
-        ``fit``: once levels are known, each output gets the scale of the least squared error, which goes into the scale
-        or the batch normalization that the weight has, or is coded beside it where that pays. ``gain``: weights before
-        batch normalizations are divided by scales, so that errors are less where those amplify them.
+        ``fit``: after quantization, each output gets the scale with the lowest squared error. It is merged into an
+        existing scale or batch normalization, or coded with the weight if that is worth the bits. ``gain``: weights
+        before batch normalizations are divided by scales, so that errors are smaller where the normalization amplifies
+        them.
     tensors : str
         Patterns of names of weights, separated by ``|``.
     """
@@ -50,17 +51,17 @@ class Scale:
             raise EncodeError(Option("reduce"), f": scale(method={self.method}) takes {' or '.join(METHODS)}")
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`~.tool.ReductionTool`; EncodeError where there is no weight to fit scales to."""
+        """See :class:`~.tool.ReductionTool`. Raises EncodeError without a weight for which scales can be fitted."""
         if self.method == "fit":
             return replace(prepared, fitted=prepared.fitted.union(prepared.matrices(self.tensors)))
         return _scaled(prepared, self.tensors)
 
 
 def with_scales(prepared: Prepared) -> Prepared:
-    """Return the model after all steps, with a scale of ones for each fitted weight that has nothing to scale.
+    """Return the model after all steps, with a scale of ones for each fitted weight without a tensor to scale.
 
-    Weights that cannot be fitted are fitted no more: those with ``sensitivity`` or ``hessians``, a codebook or a goal
-    of their own, or whose block has a tensor that may not change.
+    Weights are removed from the fitted ones if they have ``sensitivity`` or ``hessians``, a codebook or a goal, or if a
+    tensor of their block must not change.
     """
     if not prepared.fitted:
         return prepared
@@ -87,7 +88,7 @@ def with_scales(prepared: Prepared) -> Prepared:
 
 
 def _may_fit(block: Block, model: Model, config: EncoderConfig) -> bool:
-    """Return whether levels of a weight may decide on the tensors of its block."""
+    """Return whether tensors of a block may be fitted to the levels of its weight."""
     taking: tuple[str | None, ...] = ()
     if block.scale is not None:
         taking = (block.scale,)
@@ -104,16 +105,16 @@ def _may_fit(block: Block, model: Model, config: EncoderConfig) -> bool:
 
 
 def _holds(dtype: np.dtype[Any], scale: str, model: Model, config: EncoderConfig) -> bool:
-    """Return whether a new scale is as precise as it has to be, and can be in a unit with a weight of this type."""
+    """Return whether a new scale is sufficiently precise, and can be in a unit with a weight of this type."""
     listed = config.indexed_references and model.topology is not None  # where names are labels of it, all of them (A.4)
     allowed = config.compressed_parameter_types & NNR_CPT_LS and config.for_tensor(scale).fine_vectors
     return dtype.itemsize >= 4 and bool(allowed) and not listed and fits_name(scale)
 
 
 def _scaled(prepared: Prepared, tensors: str) -> Prepared:
-    """Return the model with scales for its blocks, known ones multiplied, and the weights divided by the factors.
+    """Return the model with weights divided by factors, which become scales or are multiplied into existing ones.
 
-    Decoders return no new scales, and undivided weights where scales are new.
+    Decoders do not return new scales; they return the undivided weights.
     """
     model, restored, config, wiring = prepared.model, prepared.restored, prepared.config, prepared.wiring
     others: dict[str, Array] = {}
@@ -147,11 +148,11 @@ def _scaled(prepared: Prepared, tensors: str) -> Prepared:
 
 
 def _divisor(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) -> Array | None:
-    """Return the divisor of each index of a weight's dimension, in the weight's type; None to leave it as it is.
+    """Return the divisor of each index of a weight's dimension, in the weight's type; None to keep the weight.
 
-    An error is amplified by alpha of the batch normalization (8.2.1), in proportion to which it should be less; in
-    proportion to the root mean square of the index, it could be more. The geometric mean of both is what served
-    networks best. The root mean square of the whole weight is unchanged, and so are its steps.
+    The batch normalization amplifies an error by alpha (8.2.1), so the error should be inversely proportional to alpha.
+    It may be proportional to the root mean square of the index. The geometric mean of both gave the best results. The
+    root mean square of the weight does not change, and neither does its step size.
     """
     gain = _gain(block, model, wiring)
     if gain is None or block.g is not None or not may_change([block.weight, *members(block)], model, config):
@@ -177,7 +178,7 @@ def _divisor(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) 
 
 
 def _fits(block: Block, scale: str, divisor: Array, config: EncoderConfig) -> bool:
-    """Return whether a new scale is precise enough, and the weight has no goal of its own."""
+    """Return whether a new scale is sufficiently precise, and the weight has no goal of its own."""
     return (
         divisor.dtype.itemsize >= 4 and not _has_goals(block.weight, config) and config.for_tensor(scale).fine_vectors
     )
@@ -190,7 +191,7 @@ def _has_goals(name: str, config: EncoderConfig) -> bool:
 
 
 def _gain(block: Block, model: Model, wiring: Wiring) -> Floats | None:
-    """Return alpha of the batch normalization of a block, one number for each index; None where it has none."""
+    """Return alpha of the batch normalization of a block, one number for each index; None without one."""
     by_weight = {known.weight: known for known in wiring.blocks}
     bn = by_weight.get(block.weight, block) if block.gamma is None else block
     if bn.gamma is None or bn.var is None or bn.epsilon is None or (block.gamma is None and block.scale != bn.gamma):

@@ -1,4 +1,4 @@
-"""Sparsification: small parameters, or rows or blocks of them, become 0 (8.3.1, 8.3.2, 8.3.4, 8.3.5)."""
+"""Sparsification: sets small parameters, or rows or blocks of small parameters, to 0 (8.3.1, 8.3.2, 8.3.4, 8.3.5)."""
 
 from __future__ import annotations
 
@@ -28,32 +28,33 @@ Arrays = Mapping[str, Array]
 
 METHODS = ("magnitude", "statistics", "compressibility", "rows", "micro")
 SCOPES = ("global", "local")
-#: Default block: a whole kernel, whose zeros are coded one after the other.
+#: Default block: a complete kernel, so that zeros are consecutive in coding order.
 KERNEL = "1x1"
 
 
 @dataclass(frozen=True)
 class Sparsify:
-    """Make small parameters of matrices 0.
+    """Set small parameters of matrices to 0.
 
     Parameters
     ----------
     ratio : float or None
-        The share of the parameters of all matrices together that is 0 afterwards, from 0 to 1.
+        Share of the parameters of all matrices together that is 0 afterwards, 0 to 1.
     threshold : float or None
-        In its place, and for single parameters: those of a magnitude below it (sparsification_threshold, 6.4.4.3).
+        Instead of ``ratio``: set parameters with a magnitude below it to 0 (sparsification_threshold, 6.4.4.3). Only
+        for the methods ``magnitude`` and ``statistics``.
     method : str
-        ``magnitude``: those of least magnitude. ``statistics``: up to the mean of its tensor and a number of standard
-        deviations, the same number for all tensors (8.3.4). ``compressibility``: where it makes the loss of 8.3.1
-        least. ``rows``: indices of the outputs by their mean magnitude (8.3.5). ``micro``: blocks by their root mean
-        square (8.3.2).
+        ``magnitude``: parameters of smallest magnitude. ``statistics``: parameters up to mean + delta * standard
+        deviation of their tensor, with one delta for all tensors (8.3.4). ``compressibility``: parameters whose removal
+        minimizes the loss of 8.3.1. ``rows``: indices of the outputs by mean magnitude (8.3.5). ``micro``: blocks by
+        root mean square (8.3.2).
     scope : str
-        ``global``: the least of the whole model. ``local``: of each tensor the ratio.
+        ``global``: the ratio applies to all matrices together. ``local``: the ratio applies to each tensor.
     block, superblock : str
-        For ``micro``, extents such as ``4x1x1`` of the tensor as :func:`reshaped` makes it; of those that are left out
-        at the end, all that it has. With a superblock, of each of them the ratio.
+        For ``micro``: extents such as ``4x1x1`` in the three dimensions of :func:`reshaped`; an omitted extent at the
+        end is the tensor's. With a superblock, the ratio applies to each superblock.
     mask : bool
-        Zeros are written as a mask of NNR_TPL_PRUN as well (Table 19).
+        Also write the zeros as a mask in NNR_TPL_PRUN (Table 19).
     tensors : str
         Patterns of names, separated by ``|``.
     """
@@ -89,7 +90,7 @@ class Sparsify:
             divided(block, superblock)
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`~.tool.ReductionTool`; EncodeError without a ratio, or without matrices."""
+        """See :class:`~.tool.ReductionTool`. Raises EncodeError without a ratio or threshold, and without matrices."""
         if self.ratio is None and self.threshold is None:
             raise EncodeError(Option("reduce"), ": sparsify needs a ratio, such as sparsify(ratio=0.6), or a threshold")
         before = {name: prepared.array(name) for name in prepared.matrices(self.tensors)}
@@ -107,7 +108,7 @@ class Sparsify:
         return block, dimensions("sparsify(superblock)", self.superblock or KERNEL, whole=True)
 
     def _sparse(self, tensors: Arrays, axes: Mapping[str, int]) -> Arrays:
-        """Return the tensors that change."""
+        """Return the changed tensors."""
         if self.threshold is not None:
             return {name: cleared(array, below(array, self.threshold)) for name, array in tensors.items()}
         ratio, (block, superblock) = self.ratio or 0.0, self._blocks
@@ -129,31 +130,31 @@ class Sparsify:
 
 
 def sparsify(update: Mapping[str, Array], ratio: float, *, structured: bool = False) -> dict[str, Array]:
-    """Return an update with the small parameters of its matrices set to 0, about as many as requested.
+    """Return an update with small parameters of its matrices set to 0.
 
-    Matrices are the float tensors with at least two extents above 1; all others stay as they are. What stays and what
-    does not is decided by one number, delta, for all of them: it is the least one that gives enough zeros.
+    Matrices are float tensors with at least two extents above 1; other tensors are unchanged. One number delta for all
+    matrices determines which parameters are small: the smallest delta that gives the requested share of zeros.
 
     Parameters
     ----------
     update : mapping of str to ndarray
         Differences.
     ratio : float
-        The part of the parameters of all matrices together that is to be 0, from 0 to 1.
-    structured : bool
-        False: a parameter is set to 0 whose magnitude is at most ``|mean| + delta * standard deviation`` of its tensor.
-        True: so is a row, an index of the first dimension, whose mean magnitude is at most delta times the mean of
-        those of all rows. Rows and parameters that are not finite stay.
+        Minimum share of zeros among the parameters of all matrices together, 0 to 1.
+    structured : bool, default False
+        False: set a parameter to 0 if its magnitude is at most ``|mean| + delta * standard deviation`` of its tensor.
+        True: set a row, an index of the first dimension, to 0 if its mean magnitude is at most delta times the average
+        of all rows. Rows and parameters that are not finite are unchanged.
 
     Returns
     -------
     dict of str to ndarray
-        The same arrays, or new ones in which some parameters are 0.
+        Unchanged arrays, and copies of the changed ones.
 
     Raises
     ------
     EncodeError
-        The ratio is not within 0 and 1.
+        The ratio is outside 0 to 1.
     """
     if not 0 <= ratio <= 1:
         raise EncodeError(f"a ratio of zeros of {ratio} is not within 0 and 1")
@@ -162,13 +163,13 @@ def sparsify(update: Mapping[str, Array], ratio: float, *, structured: bool = Fa
 
 
 def _single(tensors: Arrays, wanted: int) -> Arrays:
-    """Return the matrices that change, with single parameters set to 0 by statistics."""
+    """Return the changed matrices, with single parameters set to 0 by statistics."""
     found = thresholds(tensors, wanted)
     return {name: cleared(tensors[name], magnitudes(tensors[name]) <= found[name]) for name in found}
 
 
 def _rows(tensors: Arrays, wanted: int, axes: Mapping[str, int] | None = None) -> Arrays:
-    """Return the matrices that change, with rows set to 0: indices of the first dimension, or of that in ``axes``."""
+    """Return the changed matrices, with rows (indices of the first dimension or of that in ``axes``) set to 0."""
     turned = {name: np.moveaxis(array, (axes or {}).get(name, 0), 0) for name, array in tensors.items()}
     found = small_rows(turned, wanted)
     out: dict[str, Array] = {}

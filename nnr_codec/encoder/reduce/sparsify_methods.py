@@ -1,18 +1,18 @@
-"""Methods of sparsification: masks of the parameters that become 0 (ISO/IEC 15938-17:2024, 8.3.1, 8.3.2, 8.3.4, 8.3.5).
+"""Methods of sparsification: masks of parameters to set to 0 (ISO/IEC 15938-17:2024, 8.3.1, 8.3.2, 8.3.4, 8.3.5).
 
-* magnitude: single parameters, those of least magnitude over all tensors.
-* rows (8.3.5): whole filters, or rows of matrices, that are small for their tensor; row skipping codes each by a bit.
+* magnitude: single parameters with the smallest magnitudes of all tensors.
+* rows (8.3.5): filters, or rows of matrices, that are small in their tensor; row skipping codes each of them by a bit.
 * statistics (8.3.4): single parameters, up to a threshold from the mean and standard deviation of their tensor.
 * compressibility (8.3.1): the loss ``L_c(W) = |W|_1 / |W|_2`` of C. Aytekin, F. Cricri and E. Aksu, "Compressibility
-  loss for neural network weights" (2019), W being all weights, as far as it goes without training. Where
-  ``|W - W0|**2 / 2 + lambda_c * L_c(W)`` has its minimum, ``W = gain * (W0 - sign(W0) * threshold)``, or 0 where that
-  has another sign. With A and B the two norms of the expression in parentheses, the gradient is 0 for
-  ``lambda_c = gain * threshold * B`` and ``gain = 1 + threshold * A / B**2``. So lambda_c decides the
-  number of zero weights, and a threshold does as well. The gain is that of least squares.
-* micro (8.3.2): small blocks that are 0 as a whole, after S. Lin, W. Jiang and others, "Efficient micro-structured
+  loss for neural network weights" (2019), where W are all weights, without training. At the minimum of
+  ``|W - W0|**2 / 2 + lambda_c * L_c(W)``, ``W = gain * (W0 - sign(W0) * threshold)``, or 0 if this has the opposite
+  sign. Let A and B be the two norms of the expression in parentheses. The gradient is 0 for
+  ``lambda_c = gain * threshold * B`` and ``gain = 1 + threshold * A / B**2``. Both lambda_c and the threshold therefore
+  determine the number of zero weights. The gain is the least-squares gain.
+* micro (8.3.2): small blocks, after S. Lin, W. Jiang and others, "Efficient micro-structured
   weight unification and pruning" (2021).
 
-Parameters that are not finite stay. Sums are made of integers, so that decisions are the same on every machine.
+Parameters that are not finite are unchanged. Sums use integers, so that decisions are equal on all machines.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from .structure import Blocks, Triple
 
 Counts = npt.NDArray[np.integer[Any]]
 
-#: Steps of delta, in parts of a standard deviation: fine enough to separate any two magnitudes.
+#: Resolution of delta, as a fraction of a standard deviation: fine enough to separate any two magnitudes.
 DELTA_GRID = 1 << 40
 
 
 # ---------------------------------------------------------------------------------------------------------- magnitude
 def largest_of_least(tensors: Mapping[str, Array], wanted: int) -> float:
-    """Return the largest magnitude of those ``wanted`` parameters, finite and not 0, that are least; 0 for none."""
+    """Return the largest magnitude among the ``wanted`` smallest finite nonzero parameters; 0 if ``wanted`` is 0."""
     every = np.concatenate([np.zeros(0, "f4"), *(found[found > 0] for found in map(magnitudes, tensors.values()))])
     wanted = min(wanted, len(every))
     if wanted <= 0:
@@ -47,11 +47,11 @@ def largest_of_least(tensors: Mapping[str, Array], wanted: int) -> float:
 
 
 def small_items(tensors: Mapping[str, Array], wanted: int) -> dict[str, Mask]:
-    """Return masks of the parameters to set to 0: exactly ``wanted`` more, if there are so many.
+    """Return masks of the parameters to set to 0: exactly ``wanted`` nonzero ones, if available.
 
-    Of those that are alike, and too many, some stay, evenly over all tensors.
+    Among equal magnitudes at the threshold, the selected ones are spread evenly over all tensors.
     """
-    most = np.float64(largest_of_least(tensors, wanted))  # not rounded to float32 where it is compared
+    most = np.float64(largest_of_least(tensors, wanted))  # float64, so that comparisons do not round it to float32
     if not most:
         return {}
     found = {name: magnitudes(array) for name, array in tensors.items()}
@@ -69,10 +69,10 @@ def small_items(tensors: Mapping[str, Array], wanted: int) -> dict[str, Mask]:
 
 # --------------------------------------------------------------------------------------------------------------- rows
 def small_rows(tensors: Mapping[str, Array], wanted: int) -> dict[str, Mask]:
-    """Return masks of indices of the first dimension to set to 0: at least ``wanted`` more parameters become 0.
+    """Return masks of indices of the first dimension to set to 0, with at least ``wanted`` nonzero parameters.
 
-    They are those whose mean magnitude is at most delta_s times the mean of those of the whole tensor, with one delta_s
-    for all tensors. Rows that are not finite stay.
+    An index is selected if its mean magnitude is at most delta_s times the average over the tensor, with one delta_s
+    for all tensors. Rows that are not finite are not selected.
     """
     means, counts = {}, []
     for name, array in tensors.items():
@@ -89,9 +89,9 @@ def small_rows(tensors: Mapping[str, Array], wanted: int) -> dict[str, Mask]:
 
 
 def _row_means(array: Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Return mean magnitudes of rows, in parts of the mean of them all, and their numbers of nonzero items.
+    """Return mean magnitudes of rows relative to their average, and the numbers of nonzero items of rows.
 
-    Of a row that is not finite the mean is infinite, and does not count for the others.
+    The mean of a row that is not finite is infinite, and is excluded from the average.
     """
     rows = magnitudes(array).reshape(len(array), -1)
     largest = float(np.nanmax(rows, initial=0))
@@ -109,30 +109,30 @@ def _row_means(array: Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.in
 # --------------------------------------------------------------------------------------------------------- statistics
 @dataclass
 class _Undecided:
-    """A tensor whose parameters are not yet divided into those that stay and those that become 0."""
+    """Tensor with parameters that are neither selected nor excluded yet."""
 
-    magnitudes: Floats  # of the undecided parameters, shape (n,)
-    mean: float  # magnitude of the mean of all finite parameters
-    deviation: float  # their standard deviation
-    largest: float  # their largest magnitude
+    magnitudes: Floats  # magnitudes of undecided parameters, shape (n,)
+    mean: float  # |mean| of all finite parameters
+    deviation: float  # standard deviation of finite parameters
+    largest: float  # largest magnitude of finite parameters
 
     def threshold(self, steps: int) -> np.floating[Any]:
-        """Return the threshold of magnitudes for a delta of so many steps of the grid."""
+        """Return the threshold of magnitudes for a delta of ``steps`` grid steps."""
         value = self.mean + steps / DELTA_GRID * self.deviation
-        if not self.deviation:  # all are about alike
+        if not self.deviation:  # all are nearly equal
             value = self.largest if steps >= 0 else 0.0
         work: np.floating[Any] = self.magnitudes.dtype.type(min(max(value, 0.0), self.largest))
         return work
 
     def up_to(self, steps: int) -> Mask:
-        """Return a mask of the undecided parameters that are not above the threshold."""
+        """Return a mask of the undecided parameters up to the threshold."""
         return np.asarray(self.magnitudes <= self.threshold(steps))
 
 
 def thresholds(tensors: Mapping[str, Array], wanted: int) -> dict[str, np.floating[Any]]:
-    """Return the magnitude up to which parameters of each tensor become 0: at least ``wanted`` more do.
+    """Return the magnitude up to which parameters of each tensor become 0, with at least ``wanted`` nonzero parameters.
 
-    A threshold is ``|mean| + delta * standard deviation`` of the tensor, with the least delta that serves.
+    A threshold is ``|mean| + delta * standard deviation`` of the tensor, with the smallest sufficient delta.
     """
     parts = {name: _undecided(array) for name, array in tensors.items()}
     wanted = min(wanted, sum(len(part.magnitudes) for part in parts.values()))
@@ -143,7 +143,7 @@ def thresholds(tensors: Mapping[str, Array], wanted: int) -> dict[str, np.floati
 
 
 def _undecided(array: Array) -> _Undecided:
-    """Return a tensor at the beginning, when all that is finite and not 0 is undecided."""
+    """Return the initial state of a tensor: all finite nonzero parameters are undecided."""
     found = magnitudes(array)
     left = found[found > 0]
     largest = float(left.max(initial=0))
@@ -154,13 +154,13 @@ def _undecided(array: Array) -> _Undecided:
         total, squares = total + int(items.sum()), squares + int((items * items).sum())
     count = max(int(np.count_nonzero(found >= 0)), 1)
     moments = abs(total) / count, sqrt(count * squares - total * total) / count
-    # Rounding may have made the largest a little larger, which may be more than there is.
+    # Rounding may have increased the largest magnitude beyond the range.
     mean, deviation = (ldexp(min(moment, (1 << PRECISION) - 1), frexp(largest)[1] - PRECISION) for moment in moments)
     return _Undecided(left, mean, deviation, largest)
 
 
 def _least_steps(parts: list[_Undecided], wanted: int) -> int:
-    """Return the least delta up to which there are so many undecided parameters, at least 1 and at most all."""
+    """Return the smallest delta that selects ``wanted`` undecided parameters, at least 1 and at most all."""
 
     def count(steps: int) -> int:
         return sum(int(np.count_nonzero(part.up_to(steps))) for part in parts)
@@ -185,7 +185,7 @@ def _least_steps(parts: list[_Undecided], wanted: int) -> int:
 
 # ---------------------------------------------------------------------------------------------------- compressibility
 def compressible(tensors: Mapping[str, Array], threshold: float) -> dict[str, Array]:
-    """Return the weights at the minimum of the loss; those that are not finite, before or after, are unchanged."""
+    """Return the weights at the minimum of the loss. Weights that are or become infinite or NaN are unchanged."""
     largest = max(
         float(_excess(part, threshold).max(initial=0)) for array in tensors.values() for part in _chunks(array)
     )
@@ -199,7 +199,7 @@ def compressible(tensors: Mapping[str, Array], threshold: float) -> dict[str, Ar
 
 
 def _chunks(array: Array) -> Iterator[npt.NDArray[Any]]:
-    """Return a tensor's items in row-major order, part by part; parts of the tensor itself where it lies so."""
+    """Return a tensor's items in row-major order in parts; views of a contiguous tensor."""
     flat = array.reshape(-1)
     return (flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK))
 
@@ -207,7 +207,7 @@ def _chunks(array: Array) -> Iterator[npt.NDArray[Any]]:
 def _excess(part: Array, threshold: float) -> Floats:
     """Return magnitudes minus a threshold; 0 if negative or not finite."""
     found = magnitudes(part)
-    with np.errstate(over="ignore"):  # of float64, where this is float32
+    with np.errstate(over="ignore"):  # float64 values converted to float32
         above: Floats = found - found.dtype.type(threshold)
     above[~(above > 0)] = 0
     return above
@@ -227,10 +227,10 @@ def _at_minimum(array: Array, threshold: float, gain: float) -> Array:
 
 # -------------------------------------------------------------------------------------------------------------- micro
 def small_blocks(tensors: Mapping[str, Array], wanted: int, block: Triple) -> dict[str, Mask]:
-    """Return masks of the blocks to set to 0: ``wanted`` more parameters become 0, rounded up to a block.
+    """Return masks of the blocks to set to 0, with ``wanted`` nonzero parameters, rounded up to a block.
 
-    Blocks go in the order of the root mean square of their nonzero items, so that the error of all is least. Blocks
-    that are not finite stay.
+    Blocks are selected in the order of the root mean square of their nonzero items, which minimizes the total error.
+    Blocks that are not finite are not selected.
     """
     if wanted <= 0:
         return {}
@@ -246,10 +246,10 @@ def small_blocks(tensors: Mapping[str, Array], wanted: int, block: Triple) -> di
 
 
 def small_of_superblocks(array: Array, ratio: float, block: Triple, superblock: Triple) -> Mask:
-    """Return the same for one tensor, so that the ratio of each of its superblocks is 0."""
+    """Return the mask of the blocks of one tensor so that the ratio of each superblock is 0."""
     grid = Blocks(array.shape, block)
     a, b, c = (whole // (part or 1) for part, whole in zip(block, superblock, strict=True))
-    blocks = Blocks(grid.counts, (a, b, c))  # of which a superblock consists
+    blocks = Blocks(grid.counts, (a, b, c))  # blocks of which a superblock consists
     errors, gains = (blocks.gathered(found.reshape(grid.counts)) for found in _block_errors(array, grid))
     order = np.argsort(errors, axis=1, kind="stable")
     gains = np.take_along_axis(gains, order, axis=1)
@@ -272,7 +272,7 @@ def _block_errors(array: Array, grid: Blocks) -> tuple[Floats, Counts]:
     found = magnitudes(array)
     largest = float(np.nanmax(found, initial=0))
     size = prod(grid.sizes)
-    spare = max(size.bit_length() - 17, 0) // 2  # bits of their roots that large sums have no room for
+    spare = max(size.bit_length() - 17, 0) // 2  # bits of roots by which sums would overflow
     unit = frexp(largest)[1] - PRECISION + spare
     errors, counts = np.zeros(prod(grid.counts), found.dtype), np.zeros(prod(grid.counts), np.min_scalar_type(size))
     start = 0
@@ -281,13 +281,13 @@ def _block_errors(array: Array, grid: Blocks) -> tuple[Floats, Counts]:
         start += len(rows)
         items, count = integers(np.nan_to_num(rows), largest), _row_sums(rows != 0)
         mean = _row_sums((items * items) >> 2 * spare) / np.maximum(count, 1)
-        root = np.ldexp(np.sqrt(mean), unit - 1)  # half of it, lest the largest of floats become infinite
+        root = np.ldexp(np.sqrt(mean), unit - 1)  # half of it, so that the largest floats do not overflow
         errors[part], counts[part] = np.where(_row_sums(np.isnan(rows)) > 0, np.inf, root), count
     return errors, counts
 
 
 def _least_blocks(errors: Floats, gains: Counts, wanted: int) -> Mask:
-    """Return a mask of the blocks of least error that together have so many nonzero items."""
+    """Return a mask of the blocks with the smallest errors that together have ``wanted`` nonzero items."""
     chosen = np.zeros(len(errors), np.bool_)
     left = np.flatnonzero(np.isfinite(errors) & (gains > 0))
     while len(left) > CHUNK:

@@ -1,11 +1,10 @@
 """Weights as tensors of three dimensions, in blocks inside superblocks (8.3.2, 8.3.6).
 
-``reshaped`` gives the three dimensions of a weight: outputs, inputs, and all positions of the kernel. ``dimensions``
-reads those of a block or superblock from an option. ``Blocks`` is the grid that both make in one tensor: ``gathered``
-turns a tensor into one row for each block, and ``slabs`` does so part by part; ``items`` is the number of
-items of a row that the tensor really has. ``scattered`` restores the tensor from such rows, and ``superblocks`` are the
-numbers of the superblocks of blocks, which are the same for blocks of every size, because blocks divide superblocks
-(``divided`` checks that).
+``reshaped`` returns the three dimensions of a weight: outputs, inputs, and all positions of the kernel. ``dimensions``
+reads the extents of a block or superblock from an option. ``Blocks`` is the grid of blocks in one tensor: ``gathered``
+returns one row for each block, ``slabs`` the same in parts, ``items`` the number of items of the tensor in each block.
+``scattered`` restores the tensor from rows. ``superblocks`` returns the superblock number of each block. It does not
+depend on the block size, because blocks divide superblocks, which ``divided`` checks.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Item = TypeVar("Item", bound=np.generic)
 
 #: The largest extent of blocks and superblocks: block_dimensions and super_block_dimensions are u(8) (6.3.4.3).
 LARGEST = 255
-#: Upper bound of the items of a block: it bounds memory.
+#: Maximum number of items of a block; limits memory.
 ITEMS = 1 << 12
 
 
@@ -39,8 +38,8 @@ def reshaped(shape: tuple[int, ...]) -> Triple:
 def dimensions(option: str, text: str, *, whole: bool = False) -> Triple:
     """Return three extents from a text such as ``4x1x1``.
 
-    One that is left out at the end is 1; with ``whole`` it is 0, which stands for all that the tensor has. EncodeError
-    for anything else than one to three numbers from 1 to 255.
+    An omitted extent at the end is 1; with ``whole`` it is 0, which means the extent of the tensor. Raises EncodeError
+    unless the text has one to three numbers from 1 to 255.
     """
     parts = text.split("x")
     if len(parts) > 3 or not all(part.isascii() and part.isdigit() and len(part) < 4 for part in parts):
@@ -55,7 +54,7 @@ def dimensions(option: str, text: str, *, whole: bool = False) -> Triple:
 
 
 def divided(block: Triple, superblock: Triple) -> None:
-    """Check that blocks divide superblocks; EncodeError if they do not, or have more than 4096 items."""
+    """Raise EncodeError unless blocks divide superblocks and have at most 4096 items."""
     if any(whole % part if part else whole for part, whole in zip(block, superblock, strict=True)):
         raise EncodeError(
             Option("reduce"), f": blocks of {_told(block)} do not divide superblocks of {_told(superblock)}"
@@ -66,14 +65,14 @@ def divided(block: Triple, superblock: Triple) -> None:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of one tensor, in row-major order of where they lie; those at the end may be cut.
+    """Blocks of one tensor, in row-major order of their positions. Blocks at the end may be smaller.
 
     Parameters
     ----------
     shape : tuple of int
-        Of the tensor, with no extent of 0.
+        Shape of the tensor, without an extent of 0.
     block, superblock : tuple of int
-        Three extents that :func:`divided` lets pass; 0 stands for all that there is.
+        Three extents that :func:`divided` accepts; 0 means the extent of the tensor.
     """
 
     shape: tuple[int, ...]
@@ -82,7 +81,7 @@ class Blocks:
 
     @property
     def sizes(self) -> Triple:
-        """Extents of a block that is not cut: no more than the tensor has."""
+        """Extents of a complete block, at most those of the tensor."""
         a, b, c = (min(part or whole, whole) for part, whole in zip(self.block, reshaped(self.shape), strict=True))
         return a, b, c
 
@@ -93,9 +92,9 @@ class Blocks:
         return a, b, c
 
     def gathered(self, array: npt.NDArray[Item]) -> npt.NDArray[Item]:
-        """Return a tensor as shape (blocks, items of a block), in its type; what blocks at the end lack is 0.
+        """Return a tensor as shape (blocks, items of a block), in its type; smaller blocks are padded with 0.
 
-        It may be a view of the tensor, where blocks lie one after the other.
+        The result may be a view of the tensor if blocks are contiguous.
         """
         whole = reshaped(self.shape)
         padding = [
@@ -108,7 +107,7 @@ class Blocks:
         return solid.reshape(a, i, b, j, c, k).transpose(0, 2, 4, 1, 3, 5).reshape(a * b * c, i * j * k)
 
     def scattered(self, rows: npt.NDArray[Item]) -> npt.NDArray[Item]:
-        """Return the tensor whose blocks are the rows, of shape (blocks, items), or (blocks, 1) for equal items."""
+        """Return the tensor with these rows as blocks, shape (blocks, items), or (blocks, 1) for equal items."""
         (a, b, c), (i, j, k) = self.counts, self.sizes
         rows = np.broadcast_to(rows, (a * b * c, i * j * k))
         solid = rows.reshape(a, b, c, i, j, k).transpose(0, 3, 1, 4, 2, 5).reshape(a * i, b * j, c * k)
@@ -116,7 +115,7 @@ class Blocks:
         return solid[:d0, :d1, :d2].reshape(self.shape)
 
     def slabs(self, array: npt.NDArray[Item]) -> Iterator[npt.NDArray[Item]]:
-        """Yield the result of :meth:`gathered`, some blocks at a time; blocks of the last slab may have fewer items."""
+        """Yield the result of :meth:`gathered` in parts; blocks of the last part may have fewer items."""
         solid = array.reshape(reshaped(self.shape))
         together = max(CHUNK // prod(solid.shape[1:]) // self.sizes[0], 1) * self.sizes[0]
         for start in range(0, len(solid), together):

@@ -1,4 +1,4 @@
-"""Interface of the tools of parameter reduction, their options, and the blocks that they work on."""
+"""Interface and options of the tools of parameter reduction, and the blocks that they change."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ...model import Block, Model, Wiring
 from ...reduction_steps import Step
 from ..prepared import Prepared
 
-#: Fields of Block that name tensors beside its weight.
+#: Fields of Block with names of tensors other than the weight.
 MEMBERS = ("bias", "beta", "gamma", "mean", "var", "scale")
 
 
 class ReductionTool(Protocol):
-    """A frozen dataclass whose fields are the options of a step; EncodeError for values that mean nothing."""
+    """Frozen dataclass whose fields are the options of a step. Raises EncodeError for invalid values."""
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """Return the model after the step; EncodeError where there is nothing to change."""
+        """Return the model after the step. Raises EncodeError if the step has no effect."""
 
 
 def made(cls: type[Any], step: Step) -> ReductionTool:
-    """Return the tool of a step, its options read by the types of its fields; EncodeError for others."""
+    """Return the tool of a step; parse options by the types of its fields. Raises EncodeError for unknown options."""
     types, known = get_type_hints(cls), [option.name for option in fields(cls)]
     options = {}
     for name, value in step.options:
@@ -37,7 +37,7 @@ def made(cls: type[Any], step: Step) -> ReductionTool:
 
 
 def _read(value: Any, kind: str, what: str) -> Any:
-    """Return a value of an option whose type has such a name: text where that reads as one."""
+    """Return the value of an option, parsed from a text by the name of its type."""
     try:
         if "bool" in kind:
             return value if isinstance(value, bool) else {"true": True, "false": False}[value]
@@ -59,19 +59,19 @@ def _read(value: Any, kind: str, what: str) -> Any:
 
 
 def within(name: str, value: float | None, low: float, high: float = inf) -> None:
-    """Check an option that may be left out; EncodeError for a value outside of ``low..high``."""
+    """Raise EncodeError for an optional value outside ``low..high``."""
     if value is not None and not low <= value <= high:
         where = f"less than {low:g}" if high == inf else f"outside {low:g}..{high:g}"
         raise EncodeError(Option("reduce"), f": {name} {value} is {where}")
 
 
 def members(block: Block) -> list[str]:
-    """Return the tensors of a block beside its weight."""
+    """Return the tensors of a block except its weight."""
     return [name for name in (getattr(block, member) for member in MEMBERS) if name is not None]
 
 
 def whole(block: Block) -> Block:
-    """Return a block as the topology has it: without the decomposition of its weight by a step."""
+    """Return a block of the topology, without the decomposition of its weight by a step."""
     return replace(block, g=None, h=None, shape=None, two_units=False, corner=None)
 
 
@@ -89,7 +89,7 @@ def recognised(model: Model, wiring: Wiring) -> list[Block]:
 
 
 def may_change(names: list[str], model: Model, config: EncoderConfig) -> bool:
-    """Return whether steps may change these tensors: nothing is tied to them, and no rule keeps them."""
+    """Return whether steps may change these tensors: no tensor is tied to them, and no rule excludes them."""
     tied = {*model.aliases, *model.aliases.values()}
     kept = ((options := config.for_tensor(name)).exact or not options.reducible for name in names)
     return tied.isdisjoint(names) and not any(kept)

@@ -1,4 +1,4 @@
-"""Unification: the parameters of a block get one magnitude, and keep their signs (8.3.6).
+"""Unification: the parameters of a block get a common magnitude, and keep their signs (8.3.6).
 
 After Lin, Jiang and others, *Efficient Micro-Structured Weight Unification and Pruning for Neural Network Compression*
 (2021), without training.
@@ -27,22 +27,22 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Unify:
-    """Give the parameters of a block that are not 0 the mean of their magnitudes, where that makes the least error.
+    """Replace the magnitudes of the nonzero parameters of a block by their mean, in the blocks with the smallest error.
 
-    The error of a block is the root mean square of what this changes its parameters by, those that are 0 left out. The
-    blocks with the least error come first, whatever tensor they are of.
+    The error of a block is the root mean square of the changes of its nonzero parameters. Blocks of all tensors are
+    unified in the order of their errors.
 
     Parameters
     ----------
     ratio : float or None
-        The part of the parameters of all these tensors together whose blocks are unified, 0..1.
+        Share of the parameters of all these tensors together whose blocks are unified, 0..1.
     threshold : float or None
-        The largest error that a block may have (unification_threshold, 6.4.4.3); in the place of ``ratio``.
+        Largest error of a unified block (unification_threshold, 6.4.4.3); alternative to ``ratio``.
     block : str
         Shapes of blocks such as ``2x2x2``, separated by ``|``: outputs, inputs and positions of the kernel. Each
-        superblock has the one with the least squared error for each magnitude that it saves.
+        superblock gets the shape with the lowest squared error for each saved magnitude.
     superblock : str
-        Shape of superblocks; extents left out at its end are whole.
+        Shape of superblocks; an omitted extent at the end is the tensor's.
     tensors : str
         Patterns of names, separated by ``|``.
     """
@@ -66,16 +66,16 @@ class Unify:
 
     @property
     def shapes(self) -> tuple[Triple, ...]:
-        """The shapes of blocks."""
+        """Shapes of blocks."""
         return tuple(dimensions("block", text) for text in self.block.split("|"))
 
     @property
     def super_shape(self) -> Triple:
-        """The shape of superblocks, 0 for whole extents."""
+        """Shape of superblocks; 0 means the extent of the tensor."""
         return dimensions("superblock", self.superblock, whole=True)
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`~.tool.ReductionTool`; EncodeError where no finite tensor has such blocks."""
+        """See :class:`~.tool.ReductionTool`. Raises EncodeError if no finite tensor has blocks of these shapes."""
         if self.ratio is None and self.threshold is None:
             raise EncodeError(Option("reduce"), ": unify needs a ratio, such as unify(ratio=0.3), or a threshold")
         grids = self._grids(prepared)
@@ -94,13 +94,13 @@ class Unify:
         return replace(prepared.replaced(unified), maps=maps)
 
     def threshold_at(self, prepared: Prepared, ratio: float) -> float:
-        """Return the threshold that unifies as much as a ratio; errors are those of :meth:`apply`."""
+        """Return the threshold that unifies the same blocks as a ratio; errors are those of :meth:`apply`."""
         parts = [part for grid in self._grids(prepared).values() for part in grid]
         errors = [part.errors[chosen] for part, chosen in zip(parts, _least(parts, ratio), strict=True)]
         return float(np.concatenate([*errors, np.zeros(1)]).max())
 
     def _grids(self, prepared: Prepared) -> dict[str, list[_Part]]:
-        """Return the blocks of each tensor; EncodeError where there are none at all."""
+        """Return the blocks of each tensor. Raises EncodeError if no tensor has blocks."""
         found = {}
         for name in prepared.matrices(self.tensors):
             if grid := _parts(prepared.array(name), self.shapes, self.super_shape):
@@ -116,16 +116,16 @@ class Unify:
 
 @dataclass(frozen=True)
 class _Part:
-    """The blocks of one shape in a tensor: those of the superblocks that have this shape."""
+    """Blocks of one shape in a tensor, in the superblocks for which this shape is chosen."""
 
     blocks: Blocks
     number: Numbers  # indices among all blocks of the shape
     magnitudes: Floats  # mean of the nonzero magnitudes of each block
-    errors: Floats  # root mean square of the deviations from it
+    errors: Floats  # root mean square of the deviations from the mean
     sizes: Numbers  # parameters of each block
 
     def unified(self, array: Array, chosen: Mask) -> Array:
-        """Return a tensor in which the chosen ones of these blocks have one magnitude each."""
+        """Return a tensor in which each chosen block has one magnitude."""
         magnitudes = np.zeros(prod(self.blocks.counts), array.dtype)
         magnitudes[self.number[chosen]] = self.magnitudes[chosen].astype(array.dtype)
         new: npt.NDArray[Any] = self.blocks.scattered(magnitudes[:, np.newaxis])
@@ -136,7 +136,7 @@ class _Part:
 
 
 def _parts(array: Array, shapes: tuple[Triple, ...], superblock: Triple) -> list[_Part]:
-    """Return the blocks of a tensor; none for a tensor that is not finite, or too narrow for each of the shapes."""
+    """Return the blocks of a tensor; none if it is not finite, or too small for all shapes."""
     candidates, costs = [], []
     for shape in dict.fromkeys(shapes):
         blocks = Blocks(array.shape, shape, superblock)
@@ -161,8 +161,8 @@ def _parts(array: Array, shapes: tuple[Triple, ...], superblock: Triple) -> list
 
 def _of_rows(rows: Array) -> tuple[Floats, Floats, Numbers]:
     """Return the mean nonzero magnitude of each row, the sum of squared deviations from it, and the count."""
-    with np.errstate(all="ignore"):  # sums show values that are not finite
-        magnitudes = np.abs(rows.astype(np.float64, order="C"))  # whose sums do not depend on how the tensor lies
+    with np.errstate(all="ignore"):  # values that are not finite are detected in the sums
+        magnitudes = np.abs(rows.astype(np.float64, order="C"))  # sums in a fixed order
         there = magnitudes != 0
         count = np.maximum(np.count_nonzero(there, axis=1), 1)
         mean = magnitudes.sum(axis=1) / count
@@ -171,12 +171,12 @@ def _of_rows(rows: Array) -> tuple[Floats, Floats, Numbers]:
 
 
 def _only(part: _Part, chosen: Mask) -> _Part:
-    """Return some of the blocks."""
+    """Return a selection of the blocks."""
     return _Part(part.blocks, part.number[chosen], part.magnitudes[chosen], part.errors[chosen], part.sizes[chosen])
 
 
 def _least(parts: list[_Part], ratio: float) -> list[Mask]:
-    """Return the blocks with the least errors: so many that they have this part of all parameters, and no more."""
+    """Return the blocks with the smallest errors, as many as fit into this share of all parameters."""
     sizes = np.concatenate([part.sizes for part in parts])
     order = np.argsort(np.concatenate([part.errors for part in parts]), kind="stable")
     reached = np.cumsum(sizes[order])

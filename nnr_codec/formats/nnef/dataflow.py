@@ -1,7 +1,7 @@
-"""The graph of an NNEF document: calls and operators followed through names and fragments.
+"""Conversion of an NNEF document to a graph: resolves names, operators and fragments.
 
-Operators are the operations that they stand for (NNEF 1.0, table 1), and calls of fragments are replaced by what is in
-them. What is decided by a condition or in a loop stays unknown.
+Operators become the equivalent operations (NNEF 1.0, table 1). Calls of fragments are inlined. Conditional expressions
+and loops become unknown values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .tree import (
     walk,
 )
 
-#: Operations of blocks and layers, with those of their parameters that may be tensors, and some more.
+#: Operations that blocks and layers consist of, and the parameters of these operations that the graph keeps.
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "conv": ("input", "filter", "bias"),
     "deconv": ("input", "filter", "bias"),
@@ -60,33 +60,34 @@ _OPERATORS = {
 }
 
 _MAX_DEPTH = 200
-# Nodes of the fragments that calls are replaced by.
+# Limit on syntax nodes of all inlined fragments.
 _MAX_INLINED = 500_000
-# Longer arrays of literals are data.
+# Longer arrays of literals are data, and become unknown values.
 _MAX_LITERALS = 8
 
 
 class _TooMuchError(Exception):
-    """Fragments call fragments without end, or without need."""
+    """Fragments are recursive, or inlining exceeds a limit."""
 
 
 @dataclass(frozen=True)
 class Flow(topology.Graph):
-    """The values of a graph.
+    """Graph of an NNEF document.
 
     Parameters
     ----------
     names : mapping of str to Value
-        What the identifiers of the graph stand for at its end.
+        Values of the identifiers at the end of the document's graph.
     """
 
     names: Mapping[str, Value] = field(default_factory=dict)
 
 
 def flow(graph: NnefGraph, *, whole: bool = False) -> Flow:
-    """Return the values of a graph; none where fragments make it too large.
+    """Return the values of a graph, or no values if fragments make it too large.
 
-    Operations are those of :data:`PARAMETERS`, or of all of NNEF for a ``whole`` graph, which takes longer.
+    Only operations of :data:`PARAMETERS` have a name in the graph. With ``whole``, all operations of NNEF have one,
+    which takes longer.
     """
     follower = _Follower(graph, whole)
     try:
@@ -103,7 +104,7 @@ class _Follower:
     def __init__(self, graph: NnefGraph, whole: bool) -> None:
         self.parameters = _declared() if whole else PARAMETERS
         self.variables = {variable.call: variable for variable in graph.variables}
-        self.labels: dict[str, list[str]] = {}  # of each tensor, those that its variables have
+        self.labels: dict[str, list[str]] = {}  # labels of the variables of each tensor, by folded label
         for variable in graph.variables:
             self.labels.setdefault(variable.label.casefold(), []).append(variable.label)
         self.fragments = {part.name.name: part for part in graph.document.fragments if part.body is not None}
@@ -138,7 +139,7 @@ class _Follower:
                 self.assign(part, item, names)
 
     def new(self, operation: str = "", inputs: Mapping[str, Value] | None = None, text: str = "") -> Value:
-        """A value that is computed from others."""
+        """Return a new value that is computed from other values."""
         value = Value(operation, dict(inputs or {}), text)
         for used in value.inputs.values():
             used.users.append(value)
@@ -146,7 +147,7 @@ class _Follower:
         return value
 
     def lose(self, expression: Expression, names: _Names) -> Value:
-        """Return a value for an expression that is not followed, which may use its operands any number of times."""
+        """Return an unknown value for an expression, which may use its operands any number of times."""
         for node in walk(expression):
             if isinstance(node, Identifier) and node.name in names:
                 names[node.name].users += [self.unknown, self.unknown]
@@ -202,7 +203,7 @@ class _Follower:
         bound: _Names = {}
         for place, argument in enumerate(call.arguments):
             name = argument.name.name if argument.name else known[place] if place < len(known) else ""
-            # What has no parameter, or one that another argument has, stands under its place, which no name is.
+            # An argument without a parameter of its own gets its position as name; identifiers are never digits.
             bound[name if name and name not in bound else str(place)] = self.value(argument.value, names, depth + 1)
         if fragment:
             return self.inlined(fragment, bound, depth)
@@ -214,7 +215,7 @@ class _Follower:
         for parameter in fragment.parameters:
             if parameter.name.name not in names and parameter.default is not None:
                 names[parameter.name.name] = self.value(parameter.default, {}, depth + 1)
-        # A call costs twice the stack of an expression.
+        # A call uses twice the stack of an expression.
         self.body(fragment.body or (), names, depth + 2)
         results = [names.get(result.name.name) or self.new() for result in fragment.results]
         if len(results) == 1:
@@ -233,7 +234,7 @@ def _declared() -> Mapping[str, tuple[str, ...]]:
 
 
 def _nodes(fragment: Fragment) -> Iterator[SyntaxNode]:
-    """All that is gone through when a call of a fragment is replaced."""
+    """Yield all syntax nodes that inlining a call of this fragment visits."""
     yield fragment
     for parameter in (*fragment.parameters, *fragment.results):
         yield parameter

@@ -1,13 +1,16 @@
-"""Tensors of a serialized ModelProto, and their names.
+"""Reader of the tensors and nodes of a serialized ModelProto.
 
-Tensors are initializers and the values of Constant nodes, dense and sparse, of the graph, its subgraphs, functions and
-training graphs, if their items are in ``raw_data``, in the field of their type or in another file. Values that describe
-structure stay in the graph: scalars, up to 16 integers or booleans, and up to 16 items of a Constant. Types outside
-:data:`.tensor.TYPES` and encodings that no protocol buffer serializer writes stay as well.
+Tensors are dense and sparse initializers and values of Constant nodes in the main graph, its subgraphs, functions and
+training graphs. Their items are in ``raw_data``, in the field of their type, or in another file. Some tensors stay in
+the graph:
 
-Initializers keep their names; a Constant has the name of its output, and the indices of a sparse tensor a suffix. Names
-in subgraphs are prefixed by node and attribute, names in functions by the function. A number makes repeated names
-unique.
+- values that describe structure: scalars, up to 16 integers or booleans, and up to 16 items of a Constant;
+- types outside :data:`.tensor.TYPES`;
+- encodings that no protocol buffer serializer writes.
+
+Initializers keep their names. A Constant has the name of its output, and the indices of a sparse tensor have a suffix.
+Names in subgraphs begin with node and attribute, names in functions with the function. A numeric suffix makes repeated
+names unique.
 """
 
 from __future__ import annotations
@@ -34,56 +37,56 @@ from .proto import (
     read_tensor,
 )
 
-#: Operations that blocks are made of.
+#: Operations that blocks consist of.
 FOLLOWED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "BatchNormalization", "Transpose")
 
-_MAX_DEPTH = 32  # of graphs in graphs
+_MAX_DEPTH = 32  # nested graphs
 _MAX_NODES = 500_000
 _MAX_EACH = 1 << 16  # inputs, outputs and attributes of a node; graphs and integers of an attribute
-_MAX_WORD = 64  # bytes of a string that is an attribute
+_MAX_WORD = 64  # bytes of a string attribute that are read
 _ONNX = ("", "ai.onnx")
 
 
 class _Model:
-    """Numbers of the fields of a ModelProto."""
+    """Field numbers of a ModelProto."""
 
     IR_VERSION, GRAPH, OPSET_IMPORT, TRAINING_INFO, FUNCTIONS = 1, 7, 8, 20, 25
 
 
 class _Graph:
-    """Of a GraphProto."""
+    """Field numbers of a GraphProto."""
 
     NODE, INITIALIZER, INPUT, OUTPUT, SPARSE_INITIALIZER = 1, 5, 11, 12, 15
 
 
 class _Node:
-    """Of a NodeProto."""
+    """Field numbers of a NodeProto."""
 
     INPUT, OUTPUT, NAME, OP_TYPE, ATTRIBUTE, DOMAIN = 1, 2, 3, 4, 5, 7
 
 
 class _Attribute:
-    """Of an AttributeProto."""
+    """Field numbers of an AttributeProto."""
 
     NAME, FLOAT, INT, STRING, T, G, INTS, TENSORS, GRAPHS = 1, 2, 3, 4, 5, 6, 8, 10, 11
     SPARSE_TENSOR, SPARSE_TENSORS = 22, 23
 
 
 class _Function:
-    """Of a FunctionProto."""
+    """Field numbers of a FunctionProto."""
 
     NAME, NODE, DOMAIN, OVERLOAD = 1, 7, 10, 13
 
 
-# Graphs of a TrainingInfoProto.
+# Field numbers of the graphs of a TrainingInfoProto.
 _TRAINING = {1: "initialization", 2: "algorithm"}
-# Of others.
+# Field numbers of ValueInfoProto, TensorProto, SparseTensorProto and OperatorSetIdProto.
 _VALUE_NAME, _TENSOR_NAME, _VALUES, _INDICES, _OPSET_DOMAIN, _OPSET_VERSION = 1, 8, 1, 2, 1, 2
 
 
 @dataclass
 class OnnxNode:
-    """An operation of the outer graph, without a name where it is none of ONNX."""
+    """Operation of the main graph; ``operation`` is empty for operators of other domains than ONNX."""
 
     operation: str = ""
     inputs: list[str] = field(default_factory=list)
@@ -93,23 +96,24 @@ class OnnxNode:
 
 @dataclass
 class OnnxGraph:
-    """A model as far as it is followed.
+    """Tensors and nodes of a model.
 
     Parameters
     ----------
     layout : Layout
+        Positions of the tensors in the serialized model.
     nodes : list of OnnxNode
-        Of the outer graph, in order: those of :data:`FOLLOWED`, or all.
+        Nodes of the main graph, in order: operations in :data:`FOLLOWED`, or all.
     values : dict of str to Slot
-        The dense tensors of the outer graph by the names that its nodes know them by.
+        Dense tensors of the main graph, by the value names of its nodes.
     uses : Counter of str
-        How often each value is used, in all graphs, as an output of a graph as well.
+        Number of uses of each value as a node input or graph output, in all graphs.
     inputs : set of str
-        Of the outer graph.
+        Inputs of the main graph.
     constants : dict of str to ConstantTensor
-        The tensors of the outer graph that stay in it and have few items, where all nodes are asked for.
+        Small tensors of the main graph that stay in it; only with ``whole``.
     extents : dict of str to tuple of int
-        The declared shapes of the inputs, where all nodes are asked for; 0 for what is not known of them.
+        Declared shapes of the inputs, with 0 for an unknown extent; only with ``whole``.
     ir_version, opset : int
     """
 
@@ -125,14 +129,14 @@ class OnnxGraph:
 
 
 def read_graph(source: MessageSource, limits: Limits, *, whole: bool = False) -> OnnxGraph:
-    """Go through a model; of the outer graph all nodes are kept if it is asked for as a ``whole``.
+    """Read a model. With ``whole``, keep all nodes of the main graph and its small constants.
 
     Raises
     ------
     FormatError
-        It is malformed, or the data of a tensor do not fit its shape and type.
+        If the model is malformed, or the data of a tensor does not fit its shape and type.
     LimitError
-        It has more than the limits permit.
+        If the model exceeds the limits.
     """
     walker = _Walker(source, limits, whole)
     walker.model()
@@ -148,7 +152,7 @@ class _Walker:
         self.taken: Counter[str] = Counter()
 
     def within(self, found: Field, walk: Callable[[Field], None]) -> None:
-        """Walk through a message, whose length is written again if something in it is taken out."""
+        """Walk through a message. If a tensor in it is removed, record that its length must be rewritten."""
         if found.wire != LENGTH:
             raise FormatError(f"field {found.number} at byte {found.start} is no message")
         patches = self.graph.layout.patches
@@ -163,7 +167,7 @@ class _Walker:
             raise FormatError(f"more than {_MAX_EACH:,} of field {found.number}, at byte {found.start}")
 
     def name_in(self, found: Field, place: int) -> str:
-        """The name in a message, which is its field ``place``."""
+        """Return the name in a message: its field number ``place``."""
         if found.wire != LENGTH:
             raise FormatError(f"field {found.number} at byte {found.start} is no message")
         name = ""
@@ -193,7 +197,7 @@ class _Walker:
             self.within(part, walk)
 
     def training(self, found: Field, place: int) -> None:
-        """A TrainingInfoProto."""
+        """Read a TrainingInfoProto."""
         for part in self.source.fields(found.body, found.end):
             if part.number in _TRAINING:
                 prefix = f"training_info/{place}/{_TRAINING[part.number]}/"
@@ -212,7 +216,7 @@ class _Walker:
             self.graph.opset = version
 
     def inner(self, found: Field, prefix: str, depth: int) -> None:
-        """A GraphProto."""
+        """Read a GraphProto."""
         if depth > _MAX_DEPTH:
             raise FormatError(f"graphs in graphs, more than {_MAX_DEPTH} deep")
         node = partial(self.node, prefix=prefix, depth=depth)
@@ -233,7 +237,7 @@ class _Walker:
                     self.graph.extents[name] = extents_of(self.source, part, self.limits)
 
     def function(self, found: Field) -> None:
-        """A FunctionProto."""
+        """Read a FunctionProto."""
         seen: dict[int, Field] = {}
         for part in self.source.fields(found.body, found.end):
             if part.number in (_Function.NAME, _Function.DOMAIN, _Function.OVERLOAD):
@@ -247,7 +251,7 @@ class _Walker:
 
     # -------------------------------------------------------------------------------------------- nodes
     def node(self, found: Field, prefix: str, depth: int) -> None:
-        """A NodeProto; what is in its attributes is named by its name, or its first output."""
+        """Read a NodeProto. Tensors in its attributes get the node's name, or its first output, as prefix."""
         self.nodes += 1
         if self.nodes > _MAX_NODES:
             raise FormatError(f"more than {_MAX_NODES:,} nodes")
@@ -265,7 +269,7 @@ class _Walker:
         node = OnnxNode("", [text(part) for part in inputs], [text(part) for part in outputs])
         uses = self.graph.uses
         for value in node.inputs:
-            uses[value] = uses.get(value, 0) + 1  # Counter.update takes longer than the few inputs of a node
+            uses[value] = uses.get(value, 0) + 1  # Counter.update is slower for few inputs
         if _Node.OP_TYPE in seen and (_Node.DOMAIN not in seen or text(seen[_Node.DOMAIN]) in _ONNX):
             node.operation = text(seen[_Node.OP_TYPE])
         first = node.outputs[0] if node.outputs else ""
@@ -284,9 +288,9 @@ class _Walker:
             self.within(attribute, walk)
 
     def attribute(self, found: Field, node: OnnxNode | None, path: str, constant: str | None, depth: int) -> None:
-        """An AttributeProto of a node that is followed, or in whose graphs names begin with ``path``.
+        """Read an AttributeProto; store its value in ``node``, unless None.
 
-        ``constant`` is the name of a ConstantTensor's value.
+        Names in its graphs begin with ``path``. ``constant`` is the name of the tensor if the node is a Constant.
         """
         seen: dict[int, Field] = {}
         numbers: list[Field] = []
@@ -321,7 +325,7 @@ class _Walker:
             self.stay(seen[_Attribute.SPARSE_TENSOR], sparse=True)
 
     def value(self, parts: list[Field]) -> int | float | str | list[int]:
-        """The number, the word or the integers of an attribute."""
+        """Return the number, string or integers of an attribute."""
         last = parts[-1]
         if last.number == _Attribute.FLOAT and last.wire == FIXED32:
             return float(struct.unpack("<f", self.source.read(last.body, last.end))[0])
@@ -335,7 +339,10 @@ class _Walker:
     def tensor(
         self, found: Field, prefix: str = "", path: str | None = None, constant: bool = False, is_value: bool = False
     ) -> None:
-        """A TensorProto, called ``path`` or, in a graph, as it says itself; perhaps a value of the outer graph."""
+        """Read a TensorProto. Its name is ``path``, or else ``prefix`` and its own name.
+
+        With ``is_value``, it is a value of the main graph.
+        """
         tensor = read_tensor(self.source, found, self.limits)
         name = prefix + tensor.name if path is None else path
         patches = patches_of(self.source, tensor, name, self.claim, constant=constant)
@@ -348,7 +355,7 @@ class _Walker:
             self.graph.constants[name] = found_inside
 
     def sparse(self, found: Field, prefix: str = "", path: str | None = None) -> None:
-        """A SparseTensorProto, called as its values are."""
+        """Read a SparseTensorProto, which has the name of its values."""
         seen: dict[int, Field] = {}
         for part in self.source.fields(found.body, found.end):
             if part.number in (_VALUES, _INDICES):
@@ -361,7 +368,7 @@ class _Walker:
             self.within(part, partial(self.tensor, path=own, constant=path is not None))
 
     def stay(self, found: Field, *, sparse: bool = False) -> None:
-        """A tensor that is no weight as far as is known here, and so has to be in the model itself."""
+        """Check a tensor that stays in the graph, because it may not be a weight: its data must be in this file."""
         if found.wire != LENGTH:
             raise FormatError(f"field {found.number} at byte {found.start} is no message")
         if not sparse:
@@ -373,14 +380,14 @@ class _Walker:
                 self.stay(part)
 
     def claim(self, name: str) -> str:
-        """A name that no tensor before has: this one, or it with a number."""
+        """Return a unique name: this one, with a numeric suffix if an earlier tensor has it."""
         if not name or "\0" in name:
             raise FormatError(f"a tensor has the name {name[:80]!a}, which names nothing here")
         size = len(name.encode())
         if size > self.limits.max_name_bytes:
             self.limits.check("max_name_bytes", size, f"bytes of the name {name[:80]!a}")
         self.budget.charge("max_names", 1, "tensors of the model")
-        # In inner graphs each name begins with what is there once.
+        # In subgraphs each name repeats the path of its graph, so that names can be much longer than the model.
         self.budget.charge("max_topology_bytes", size, "bytes of all names")
         found = name
         while found in self.taken:

@@ -1,11 +1,13 @@
-"""OpenVINO IR, versions 10 and 11: a ``model.xml`` of operations, and beside it the ``model.bin`` of its constants.
+"""OpenVINO IR, versions 10 and 11: a ``model.xml`` with operations, and a ``model.bin`` with constants beside it.
 
-The XML is the topology and stays as it is, byte for byte; NNR has no number for it (Table 4), and it goes by its
-content. There is one tensor for each range of bytes of the ``.bin`` that constants refer to, named as the first of
-them. On writing all of them are put where the XML says. Bytes that no constant refers to become 0.
+The XML is the topology and is stored unchanged. NNR has no topology format number for it (Table 4); decoders recognize
+it by its content. Each range of bytes of the ``.bin`` that constants refer to is one tensor, with the name of the first
+of these constants. When writing, each tensor is placed at the offset that the XML states. Bytes that no constant refers
+to become 0.
 
-A tensor has the element type of its constant, and its shape. What numpy and ``ml_dtypes`` lack (nf4, f4e2m1, f8e8m0,
-u1, u3, u6, string), and what constants of different types share, are bytes: ``uint8``, of one dimension.
+A tensor has the element type and the shape of its constant. A one-dimensional ``uint8`` tensor stores constants of
+types that numpy and ``ml_dtypes`` lack (nf4, f4e2m1, f8e8m0, u1, u3, u6, string), and ranges that constants of
+different types share.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ NAME = "openvino"
 SUFFIXES = (".xml",)
 DESCRIPTION = "OpenVINO IR, versions 10 and 11"
 READS = "a .xml with its .bin beside it"
-#: NNR has no number for these topologies (Table 4).
+#: NNR has no topology format number for this format (Table 4).
 TOPOLOGY = ""
 NEEDS_TOPOLOGY = True
 
 _BEGINNING = 1 << 16
-#: The size of the ``.bin`` in a model's metadata, where it does not end with the last constant.
+#: Metadata key of the size of the ``.bin`` in bytes, if it does not end with the last constant.
 _SIZE = "openvino:size"
 
 
 def recognise(source: Path | BinaryIO) -> bool:
-    """Return whether the content begins like the XML of an IR."""
+    """Return True if the content begins like the XML of an IR."""
     if isinstance(source, Path) and not source.is_file():
         return False
     with opened_file(source) as file:
@@ -52,12 +54,12 @@ def recognise(source: Path | BinaryIO) -> bool:
 
 
 def owns(topology: Topology) -> bool:
-    """Return whether the topology is the XML of an IR."""
+    """Return True if the topology is the XML of an IR."""
     return is_ir(topology.data[:_BEGINNING])
 
 
 def wiring(topology: Topology) -> Wiring:
-    """Types, shapes and blocks of an IR's constants; FormatError or LimitError where the XML cannot be read."""
+    """Return types, shapes and blocks of the constants. Raises FormatError or LimitError as :func:`read_constants`."""
     constants = read_constants(topology.data, Limits())
     return Wiring(
         {name: constant.shape for name, constant in constants.items()},
@@ -67,9 +69,9 @@ def wiring(topology: Topology) -> Wiring:
 
 
 def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
-    """Return the prunable channels of the network; ``shapes`` replace shapes of constants.
+    """Return the prunable channels of the network; ``shapes`` replace the shapes of constants.
 
-    Raises FormatError or LimitError where the XML cannot be read.
+    Raises FormatError or LimitError if the XML cannot be read.
     """
     data, constants = topology.data, read_constants(topology.data, Limits())
     if shapes:
@@ -79,24 +81,25 @@ def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
-    """The XML of an IR, whatever is beside it; raises as :func:`load`."""
+    """Return the XML of an IR, which needs no ``.bin``; raises the same errors as :func:`load`."""
     topology, _ = _read_xml(source, limits)
     return topology
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read an IR: the XML at a path, and the ``.bin`` of the same name, whose tensors are read on access.
+    """Read an IR: the XML at a path, and the ``.bin`` of the same name. Tensors are read on access.
 
-    Bytes of the ``.bin`` that are not 0 and that no constant refers to are told of in a FormatWarning, or in a
-    FormatError if ``strict``.
+    Warns with FormatWarning if the ``.bin`` has nonzero bytes that no constant refers to; raises FormatError instead if
+    ``strict``.
 
     Raises
     ------
     FormatError
-        The XML is malformed or of another version; there is no ``.bin``, or constants lie outside of it; or
-        ``ml_dtypes`` is needed and not installed (MissingDependencyError).
+        If the XML is malformed or of another version, the ``.bin`` is missing, or a constant is outside it.
+    MissingDependencyError
+        If a constant needs ``ml_dtypes``, which is not installed.
     LimitError
-        It asks for more than the limits permit.
+        If the IR exceeds the limits.
     """
     topology, constants = _read_xml(source, limits)
     if not isinstance(source, Path):
@@ -123,17 +126,19 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write an IR: its XML at the path, and its constants in the ``.bin`` of the same name; all else is warned of.
+    """Write an IR: the XML to the path, and the constants to the ``.bin`` of the same name.
+
+    Warns with FormatWarning for data that is not written.
 
     Raises
     ------
     FormatError
-        The model has no IR's XML, lacks a constant of it, or has one of another type or shape.
+        If the topology is not the XML of an IR, or a constant is missing or has another type or shape.
     """
     topology = model.topology
     check_topology(NAME, topology)
     assert topology is not None
-    # The text is the caller's own by now, and may be long.
+    # The caller already has this XML in memory: its size is no reason to reject it.
     most, text = max(len(topology.data), Limits().max_topology_bytes), topology.data
     constants = read_constants(text, Limits(max_topology_bytes=most))
     if shapes := {name: described(model, name)[1] for name in model.pruned if name in constants and name in model}:
@@ -180,7 +185,7 @@ def _size(model: Model, constants: Mapping[str, IrConstant]) -> int:
 
 
 def _check_fit(model: Model, constant: IrConstant) -> None:
-    """Raise FormatError unless the model has a constant just as the XML says."""
+    """Raise FormatError unless the model has a constant with the type and shape in the XML."""
     what = f"{constant.stored.name} {list(constant.shape)}"
     if constant.name not in model.tensors:
         raise FormatError(f"the model has no tensor {constant.name[:80]!a}, a constant of the XML")

@@ -1,10 +1,11 @@
-"""The XML of an OpenVINO IR: where in the ``.bin`` its constants lie, which types and shapes and which names they have.
+"""Reader of the constants in the XML of an OpenVINO IR: positions in the ``.bin``, types, shapes and names.
 
-What is read is the layers of type ``Const`` (``Constant`` in the text of opset1): ``offset``, ``size``,
-``element_type`` and ``shape`` of their ``data``. All else, operations and attributes, means nothing here.
+It reads ``offset``, ``size``, ``element_type`` and ``shape`` of the ``data`` of layers with type ``Const``
+(``Constant`` in the text of opset1), and ignores all other operations and attributes.
 
-The reader is expat, fed in parts; it makes no tree. A document type is refused, and with it every entity but the five
-that XML has anyway. How deep elements are, how many there are, how long a tag and how many words are is limited.
+The parser is expat, which gets the text in parts and builds no tree. A document type is rejected, so that only the five
+predefined entities of XML can occur. Depth, number of elements, length of a tag and number of different names are
+limited.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from ...dtypes import STORED_TYPES, StoredType
 from ...errors import FormatError, LimitError
 from ...limits import Budget, Limits
 
-#: The versions that are read.
+#: Supported versions.
 VERSIONS = (10, 11)
 
-#: Element types that are here what they are there. Others (nf4, u1, u3, string) are bytes, of which no shape is known.
+#: Stored type of each supported element type. Other types (nf4, u1, u3, string) are stored as bytes without a shape.
 _TYPES = {
     "f64": "float64",
     "f32": "float32",
@@ -37,30 +38,30 @@ _TYPES = {
 }
 _BYTES = STORED_TYPES["uint8"]
 
-#: Bounds on what nobody needs: depth, elements, bytes of a tag, different names of elements and attributes.
+#: Limits, far above real models: depth, elements, bytes of a tag, different names of elements and attributes.
 MAX_DEPTH, MAX_ELEMENTS, MAX_TAG, MAX_WORDS = 200, 4_000_000, 1 << 20, 1 << 16
 
 _PART = 1 << 16
 _NUMBER = re.compile("[0-9]{1,18}")
 _SHAPE = re.compile(r"\s*(?:[0-9]{1,18}(?:\s*,\s*[0-9]{1,18})*)?\s*")
-#: Types of the layers that are constants.
+#: Types of layers that are constants.
 CONSTANTS = ("Const", "Constant")
-# How much of a name an error tells.
+# Characters of a name in an error message.
 _LONGEST = 80
 
 
 @dataclass(frozen=True)
 class IrConstant:
-    """A range of the ``.bin``, and what the first ``Const`` that refers to it makes of it.
+    """Range of the ``.bin``, with name, type and shape of the first ``Const`` that refers to it.
 
     Parameters
     ----------
     name : str
-        That of the layer, below those of the layers around it: ``loop/body/weight``; different for each range.
+        Unique name: the names of the layers around the constant and of its layer, ``loop/body/weight``.
     offset, nbytes : int
-        Where it lies; there is no range of 0 bytes, and none overlaps another one.
+        Position in the ``.bin``, in bytes. Ranges are not empty and do not overlap.
     stored : StoredType
-        Of the items; uint8 where they are bytes.
+        Type of the items; uint8 for bytes.
     shape : tuple of int
     """
 
@@ -72,37 +73,37 @@ class IrConstant:
 
     @property
     def end(self) -> int:
-        """The first byte after it."""
+        """Offset of the first byte after the range."""
         return self.offset + self.nbytes
 
     @property
     def padding(self) -> int:
-        """Bits of the last byte that no item has."""
+        """Number of unused bits in the last byte."""
         return 8 * self.nbytes - prod(self.shape) * bits_of(self.stored)
 
 
 def bits_of(stored: StoredType) -> int:
-    """Bits of one item in a ``.bin``: booleans have bytes."""
+    """Return the bits of one item in a ``.bin``; a boolean has 8."""
     return 8 if stored.kind == "b" else stored.bits
 
 
 class _EnoughError(Exception):
-    """Ends parsing as soon as the answer is known."""
+    """Ends parsing when the result is known."""
 
 
 @dataclass
 class _Layer:
-    """A layer that is being read."""
+    """Layer that is being read."""
 
     name: str
     is_constant: bool
     has_data: bool = False
-    # The element of this one that is being read, as a body.
+    # Name of the child element that is being read, for example "body".
     part: str = ""
 
 
 class _Reader:
-    """Takes the elements of an IR one by one; ``until_layers`` tells to go no further than that there are some."""
+    """Parser of the elements of an IR. With ``until_layers``, it raises _EnoughError at the first layers."""
 
     def __init__(self, limits: Limits, *, until_layers: bool = False) -> None:
         self._budget, self._until_layers = Budget(limits), until_layers
@@ -114,13 +115,13 @@ class _Reader:
         self.constants: dict[tuple[int, int], IrConstant] = {}
         self._parser = expat.ParserCreate("utf-8", intern=self._words)
         if hasattr(self._parser, "SetReparseDeferralEnabled"):
-            # Else expat, from 2.6 on, may want more of the text than the longest tag before it tells of one.
+            # By default, expat 2.6 and later may defer a complete tag, which the limit on its length would reject.
             self._parser.SetReparseDeferralEnabled(False)
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
 
     def feed(self, data: bytes, *, last: bool) -> None:
-        """Read a part; raises FormatError and LimitError."""
+        """Parse a part of the text; raise FormatError or LimitError."""
         self._fed += len(data)
         try:
             self._parser.Parse(data, last)
@@ -167,7 +168,7 @@ class _Reader:
             raise FormatError(f"an OpenVINO IR of version {version}; {' and '.join(map(str, VERSIONS))} are read")
 
     def _add(self, layer: _Layer, attributes: Mapping[str, str]) -> None:
-        """Take in the data of a constant."""
+        """Add the data of a constant."""
         what = f"the constant {layer.name[:_LONGEST]!a}"
         if layer.has_data:
             raise self._error(f"{what} has data twice")
@@ -176,13 +177,13 @@ class _Reader:
         offset, size = (self._number(attributes.get(key, ""), f"the {key} of {what}") for key in ("offset", "size"))
         stored, shape = self._type(attributes, size, what)
         known = self.constants.get((offset, size))
-        if known and known.stored != stored:  # no value is both; bytes are
+        if known and known.stored != stored:  # constants of different types share the bytes
             self.constants[offset, size] = replace(known, stored=_BYTES, shape=(size,))
         elif not known and size:
             self.constants[offset, size] = IrConstant(self._name(layer), offset, size, stored, shape)
 
     def _type(self, attributes: Mapping[str, str], size: int, what: str) -> tuple[StoredType, tuple[int, ...]]:
-        """Type and shape of an array of this many bytes."""
+        """Return type and shape of an array of ``size`` bytes."""
         name, extents = attributes.get("element_type", ""), attributes.get("shape")
         if name not in _TYPES or extents is None:
             return _BYTES, (size,)
@@ -201,7 +202,7 @@ class _Reader:
         return int(text)
 
     def _name(self, layer: _Layer) -> str:
-        """A name that no other range has."""
+        """Return a unique name for the range of a layer."""
         outer = "".join(f"{around.name}/{around.part}/" for around in self._layers[:-1])
         name = base = outer + (layer.name or "Const")
         while name in self._names:
@@ -218,7 +219,7 @@ class _Reader:
 
 
 def is_ir(beginning: bytes) -> bool:
-    """Return whether an XML with this beginning is an IR: a ``net`` with a version, followed by layers."""
+    """Return True if an XML with this beginning is an IR: a ``net`` with a version, followed by layers."""
     reader = _Reader(Limits(), until_layers=True)
     try:
         for part in _parts(beginning):
@@ -231,16 +232,16 @@ def is_ir(beginning: bytes) -> bool:
 
 
 def read_constants(data: bytes, limits: Limits) -> dict[str, IrConstant]:
-    """The ranges of the ``.bin`` that an XML refers to by name, in its order.
+    """Return the ranges of the ``.bin`` that an XML refers to, by name and in the order of the XML.
 
-    Where constants share a range, it is that of the first one; where they give it different types, it is bytes.
+    A range that several constants share has name, type and shape of the first one, or is bytes if their types differ.
 
     Raises
     ------
     FormatError
-        It is no IR of a version that is read, is malformed, or ranges overlap or do not fit their shapes.
+        If the XML is not an IR of a supported version or is malformed, or if ranges overlap or do not fit their shapes.
     LimitError
-        It asks for more than the limits permit.
+        If the XML exceeds the limits.
     """
     limits.check("max_topology_bytes", len(data), "bytes of the XML")
     reader = _Reader(limits)
@@ -252,7 +253,7 @@ def read_constants(data: bytes, limits: Limits) -> dict[str, IrConstant]:
 
 
 def _parts(data: bytes) -> Iterable[bytes]:
-    """The text in parts; FormatError where it has what is not read."""
+    """Return the text in parts; raise FormatError for a document type or zero bytes."""
     if b"<!DOCTYPE" in data:
         raise FormatError("the XML has a document type, which could define entities; an IR has none")
     if 0 in data:

@@ -1,6 +1,6 @@
-"""The layers of an OpenVINO IR with the edges between them, and the places in the XML that say shapes.
+"""Reader of the layers and edges of an OpenVINO IR, and of the positions of shapes in the XML.
 
-Only an XML that :func:`.ir.read_constants` accepted is read here; its limits hold.
+The XML must have passed :func:`.ir.read_constants`, which checks its limits.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from xml.parsers import expat
 from .ir import CONSTANTS
 
 _NUMBER = re.compile("[0-9]{1,18}")
-#: Layers, ports, dimensions and edges of one net; large language models have 200,000.
+#: Limit on layers, ports, dimensions and edges of a net; large language models have 200,000.
 MOST = 500_000
-# Layers of the net, and what is in them, by depth.
+# Depth in the XML of layers of the net, their children, ports and dimensions.
 _LAYER, _DATA, _PORT, _DIM = 3, 4, 5, 6
 
 
 @dataclass(slots=True, eq=False)
 class Port:
-    """An input or output of a layer, and the start of each of its dimensions in the XML; 0 is an unknown extent."""
+    """Input or output of a layer: extents (0 if unknown), and the byte offset of each dimension in the XML."""
 
     id: str
     extents: list[int] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Port:
 
 @dataclass(slots=True, eq=False)
 class IrLayer:
-    """A layer of the net, without those in its bodies."""
+    """Layer of the net. Layers in its bodies are omitted."""
 
     id: str
     type: str
@@ -40,21 +40,21 @@ class IrLayer:
     outputs: list[Port] = field(default_factory=list)
 
     def is_true(self, attribute: str) -> bool:
-        """Return whether an attribute of its data is set."""
+        """Return True if an attribute of the layer's data is true."""
         return self.data.get(attribute, "").lower() in ("true", "1")
 
 
 @dataclass
 class IrNetwork:
-    """The layers of a net in the order of the XML.
+    """Layers of a net in the order of the XML.
 
     Parameters
     ----------
     layers : list of IrLayer
     sources : dict of (str, str) to (str, str)
-        IrLayer and port that an input comes from, by layer and port.
+        Ids of the layer and port that each input is connected to, by ids of the input's layer and port.
     constants : list of (int, dict)
-        The start and the attributes of the data of all constants, in bodies as well.
+        Byte offset and attributes of the ``data`` of all constants, including those in bodies.
     """
 
     layers: list[IrLayer] = field(default_factory=list)
@@ -63,13 +63,16 @@ class IrNetwork:
 
 
 def range_of(attributes: Mapping[str, str]) -> tuple[int, int]:
-    """Return where the items of a constant are in the ``.bin``: offset and number of bytes."""
+    """Return the position of a constant in the ``.bin``: offset and number of bytes; (0, 0) if it is not stated."""
     offset, size = (attributes.get(name, "") for name in ("offset", "size"))
     return (int(offset), int(size)) if _NUMBER.fullmatch(offset) and _NUMBER.fullmatch(size) else (0, 0)
 
 
 def read_layers(data: bytes) -> IrNetwork:
-    """Return the layers of an IR; none where there are too many, two have one id, or an input has two sources."""
+    """Return the layers of an IR.
+
+    Returns constants only if the net exceeds a limit, two layers have the same id, or an input has two sources.
+    """
     reader = _Reader()
     reader.parser.Parse(data, True)
     network = reader.network
@@ -83,7 +86,7 @@ class _Reader:
     def __init__(self) -> None:
         self.network, self.edges, self.count = IrNetwork(), 0, 0
         self.path: list[str] = []
-        self.types: list[str] = []  # of the layers around
+        self.types: list[str] = []  # types of the enclosing layers
         self.ports: list[Port] | None = None
         self.text = ""
         self.parser = expat.ParserCreate("utf-8", intern={})
@@ -124,7 +127,7 @@ class _Reader:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the net has more than is followed."""
+        """True if the net exceeds the limit."""
         return self.count > MOST
 
     def edge(self, attributes: Mapping[str, str]) -> None:
