@@ -138,7 +138,7 @@ def encoder_config(
     import nnr_codec as nnr
 
     if lossless and preset not in (None, LOSSLESS):
-        raise click.UsageError(f"--lossless is --preset {LOSSLESS}, not {preset}")
+        raise click.UsageError(f"--lossless and --preset {preset} cannot be combined; choose one")
     options: Any = {name: value for name, value in given.items() if value is not None}
     with usage_errors():
         return nnr.EncoderConfig.preset(LOSSLESS if lossless else preset or default, rules=rules, **options)

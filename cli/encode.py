@@ -178,21 +178,25 @@ def encode(
 
     printer = output.Printer(quiet, verbose)
     if preset == GPP and options["fold_batchnorm"]:
-        raise click.UsageError(f"--preset {GPP} has no biases in blocks, which --fold-batchnorm needs; leave out one")
+        raise click.UsageError(
+            f"--preset {GPP} does not code biases in blocks, which --fold-batchnorm requires; remove one of them"
+        )
     config = coding.encoder_config(DEFAULT, preset, lossless, rules, options)
     check_steps(config)
     if as_json and not dry_run:
-        raise click.UsageError("--json goes with --dry-run")
+        raise click.UsageError("--json requires --dry-run")
     if dry_run and (check or reports):
-        raise click.UsageError(f"--dry-run writes nothing that {'--check' if check else '--report'} could tell of")
+        raise click.UsageError(f"--dry-run and {'--check' if check else '--report'} cannot be combined")
     if len(models) > 1 and (as_json or reports or not params.in_folder(target)):
-        raise click.UsageError(f"{len(models)} models need a folder as the output, and no --report or --json")
+        raise click.UsageError(
+            f"{len(models)} models require an output folder, and cannot be combined with --report or --json"
+        )
     evaluation = maps.checked(wanted, evaluate, metric, config, dry_run)
     params.check_resume(resume, "-" if dry_run else target)
     places = [model if dry_run else params.place(model, target, ".nnr") for model in models]
     for k, (model, place) in enumerate(zip(models, places, strict=True)):
         if os.path.realpath(place) in map(os.path.realpath, (*reports, *places[:k])):
-            raise click.UsageError(f"{place} cannot be two outputs")
+            raise click.UsageError(f"{place} is the file of two outputs; use other names")
         if place == model != "-":
             output.model(model, format=model_format, limits=limits)  # says that it is a bitstream
     inputs = [*models, known] if known else models
@@ -337,7 +341,10 @@ def steps_told(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]
         done.remove(step)
     for step in done:  # its amount was chosen
         asked.remove(next(one for one in asked if one.tool == step.tool and {*one.options} <= {*step.options}))
-    return [*map(step_told, report.steps), *(f"{step}: does no good at this size, and is left out" for step in asked)]
+    return [
+        *map(step_told, report.steps),
+        *(f"{step}: skipped, because it does not help at this size" for step in asked),
+    ]
 
 
 def step_told(step: nnr.StepReport) -> str:
@@ -345,7 +352,7 @@ def step_told(step: nnr.StepReport) -> str:
     error = f", {step.snr:.1f} dB" if isfinite(step.snr) else ""
     return (
         f"{step.step}: {output.tensors(step.changed)} changed, {step.parameters:,} parameters, "
-        f"{100 * step.zeros:.1f} % zeros{error}; about {step.nbytes:,} bytes then"
+        f"{100 * step.zeros:.1f} % zeros{error}; about {step.nbytes:,} bytes"
     )
 
 

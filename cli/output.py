@@ -55,7 +55,7 @@ class Printer:
         """Print a warning about ignored units, if there are any."""
         if ignored:
             more = f" and {len(ignored) - 1} more" if len(ignored) > 1 else ""
-            self.warning(f"passed over, as of no known type or format: {ignored[0]}{more}")
+            self.warning(f"skipped, because its type or format is unknown: {ignored[0]}{more}")
 
     def detail(self, text: str) -> None:
         """Print a line if verbose."""
@@ -177,7 +177,7 @@ def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
         if not (or_model or name == "-" or isinstance(error, FormatError)):
             with contextlib.suppress(OSError):
                 try:
-                    check_bitstream(Path(name), "nnr encode makes a bitstream of it")
+                    check_bitstream(Path(name), "use nnr encode to compress it")
                 except FormatError as mistake:
                     mistake.within(name)
                     raise mistake from None
@@ -210,10 +210,10 @@ def model(name: str, *, limits: nnr.Limits, or_bitstream: bool = False, **option
             unreadable.add_note(where)
             raise
     if not or_bitstream:
-        raise nnr.FormatError("an NNR bitstream, not a model", where=where, hint="nnr decode makes a model of it")
+        raise nnr.FormatError("an NNR bitstream, not a model", where=where, hint="use nnr decode to restore the model")
     if is_update:
         raise nnr.FormatError(
-            "an update, not a model", where=where, hint="nnr update chain makes a model of its base model and updates"
+            "an update, not a model", where=where, hint="use nnr update chain to apply updates to their base model"
         )
     try:
         return nnr.decode(data, limits=limits)
@@ -234,7 +234,7 @@ def stdout() -> BinaryIO:
     """Return standard output for ``-o -``; a terminal is rejected."""
     if sys.stdout is None or _is_terminal(sys.stdout):
         state = "closed" if sys.stdout is None else "a terminal"
-        raise click.UsageError(f"standard output is {state}; name a file with -o or pipe the output on")
+        raise click.UsageError(f"standard output is {state}; give a file with -o or pipe the output")
     return sys.stdout.buffer
 
 

@@ -181,15 +181,15 @@ def encode(
     printer = output.Printer(quiet, verbose)
     config = coding.encoder_config(UPDATE, preset, lossless, rules, options)
     if structured and sparsity is None:
-        raise click.UsageError("--structured goes with --sparsity")
+        raise click.UsageError("--structured requires --sparsity")
     if sparsity is not None and math.isnan(sparsity):
-        raise click.UsageError("--sparsity is a finite number, not nan")
+        raise click.UsageError("--sparsity must be a finite number, got nan")
     with coding.usage_errors():
         binary_ternary_of(sbt, sbt_ternary, config)
     if dry_run and (check or reports):
         raise click.UsageError(f"--dry-run cannot be combined with {'--check' if check else '--report'}")
     if inputs and not parent:
-        raise click.UsageError("--input goes with --parent")
+        raise click.UsageError("--input requires --parent")
     if parent and (lossless or preset == LOSSLESS or config.fold_batchnorm or reports):
         raise click.UsageError("--parent cannot be combined with --lossless, --fold-batchnorm or --report")
     if target is None and not dry_run:
@@ -199,7 +199,7 @@ def encode(
         stream = params.open_target(target, new, base, *inputs, force=force, folder=False)
     for name in reports:
         if target and os.path.realpath(name) == os.path.realpath(target):
-            raise click.UsageError(f"{target} cannot be two outputs")
+            raise click.UsageError(f"{target} is the file of two outputs; use other names")
         params.open_target(name, new, base, force=force, folder=False)
     started = time.perf_counter()
     before, after = _models((base, new, *inputs), (base, new), model_format, limits)
@@ -218,7 +218,7 @@ def encode(
     if encoder:
         differences, whole = _changes(before, wanted)
         if after.metadata != before.metadata:
-            printer.warning("an update with --parent cannot change metadata; those of OLD stay")
+            printer.warning("an update with --parent cannot change metadata; the metadata of OLD is kept")
         data = encoder.encode(differences, whole=whole, jobs=jobs)
     else:
         data = nnr.encode_update(before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, report=report, jobs=jobs)
@@ -246,7 +246,9 @@ def _continued(
     decoder = nnr.UpdateDecoder(limits=limits)
     for name, (data, after) in zip(updates, _links(model, base, updates, limits), strict=True):
         if not Lineage.parse(base_of(data, limits)):
-            raise click.UsageError(f"{name} was encoded without --parent, so no update can refer to it")
+            raise click.UsageError(
+                f"{name} was encoded without --parent, so later updates cannot refer to it; encode it with --parent"
+            )
         decoder.decode(data)
         model = after
     return model, decoder.state
@@ -258,9 +260,11 @@ def _changes(before: nnr.Model, after: nnr.Model) -> tuple[dict[str, Array], dic
     from nnr_codec.federated.difference import difference
 
     if missing := [name for name in before if name not in after.tensors]:
-        raise nnr.EncodeError(f"tensor {missing[0]!r} of the base is missing; an update cannot remove it")
+        raise nnr.EncodeError(
+            f"tensor {missing[0]!r} of the base model is missing, but an update cannot remove tensors"
+        )
     if after.topology != before.topology:
-        raise nnr.EncodeError("the graphs differ, which an update with --parent cannot express; leave out --parent")
+        raise nnr.EncodeError("the graphs differ, which an update with --parent cannot represent; remove --parent")
     found = {name: difference(before.tensors.get(name), after[name]) for name in after}
     differences = {name: one.array for name, one in found.items() if one.kind == "difference"}
     return differences, {name: one.array for name, one in found.items() if one.kind == "whole"}
@@ -415,7 +419,9 @@ def squash(
     data = nnr.encode_update(before, after, config, jobs=jobs)
     _write(data, stream, target, force)
     if not (config.exact and all(rule.options.get("exact", True) for rule in config.rules)):
-        printer.warning(f"{target} makes another model than the updates do: what updates that one does not apply to it")
+        printer.warning(
+            f"{target} does not restore exactly the same model, so later updates do not apply; use --lossless"
+        )
     _tell(printer, f"{base} + {_counted(updates)}", target, after, data, time.perf_counter() - started)
     if check:
         printer.note(f"check: {_checked(before, after, nnr.apply_update(before, data, limits=limits))}")

@@ -58,9 +58,9 @@ class Suite:
             facts = json.loads(text)
             found = facts["suite"], facts["revision"], facts["sha256"]
             if tuple(map(type, found)) != (str, int, str):
-                raise TypeError("suite, revision or sha256 is not what it should be")
+                raise TypeError("suite, revision or sha256 has the wrong type")
         except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise FormatError(f"{path} is no manifest of vectors: {type(error).__name__}: {error}") from None
+            raise FormatError(f"{path} is not a manifest of vectors: {type(error).__name__}: {error}") from None
         return cls(root, *found)
 
     def is_intact(self) -> bool:
@@ -93,9 +93,9 @@ def claim(results: Sequence[Result], suite: Suite | None, cases: int, decoder: s
     if len(results) < cases:
         return f"no claim: {len(results)} of {cases} cases were run"
     if suite is None:
-        return f"no claim: the vectors have no {MANIFEST}, which tells what they are"
+        return f"no claim: the vectors have no {MANIFEST}, which identifies them"
     if not suite.is_intact():
-        return f"no claim: the files are not those that {MANIFEST} is about"
+        return f"no claim: the files differ from {MANIFEST}"
     return (
         f"{decoder} decodes all {_count(results, 'valid', 'interop')} valid vectors of {suite.name}, revision "
         f"{suite.revision}, as expected, refuses all {_count(results, 'invalid')} invalid ones, and decodes as given "

@@ -188,7 +188,7 @@ class UpdateDecoder:
             try:
                 zeros[name] = np.zeros(shape, stored.dtype)
             except MemoryError:
-                raise LimitError(f"there is not enough memory for {name!r}, which is left out") from None
+                raise LimitError(f"not enough memory for {name!r}, which is skipped") from None
         return zeros
 
     def _remember(self, file: NnrFile, state: UpdateState) -> None:

@@ -136,7 +136,7 @@ def apply_update(
         if not isinstance(file, NnrFile):
             file = NnrFile(file, limits, before=model.topology)
         if not file.is_update:
-            raise FormatError("the bitstream holds a whole model, and no update of one")
+            raise FormatError("the bitstream is a whole model, not an update")
         model = _checked(model, file.performance.base_model_id, check)
         whole = file.whole
         for name, info in file.info.items():  # before any allocation
@@ -187,12 +187,10 @@ def _checked(base: Model, wanted: str | None, check: bool) -> Model:
 def _check_shape(name: str, shape: tuple[int, ...], base: Model) -> None:
     """Raise FormatError unless a tensor of the base may have a difference of this shape."""
     if name not in base.tensors:
-        raise FormatError(
-            f"the update has a difference of tensor {name!r}, which is no tensor of the base", tensor=name
-        )
+        raise FormatError(f"the update has a difference of tensor {name!r}, which the base model lacks", tensor=name)
     _, known = formats.described(base, name)
     if not fits(shape, known):
-        raise FormatError(f"the update has a difference of shape {shape} of tensor {name!r}, whose shape is {known}")
+        raise FormatError(f"the update has a difference of shape {shape} for tensor {name!r} of shape {known}")
 
 
 def _sums(base: Model, change: _Change) -> dict[str, Array]:

@@ -122,7 +122,7 @@ def links(
     Raises the errors of :func:`chain_updates`.
     """
     if isinstance(updates, (str, os.PathLike, bytes, bytearray, memoryview)):
-        raise TypeError("updates are a list of bitstreams, not one of them")
+        raise TypeError("updates must be a list of bitstreams, got a single one")
     limits, updates = limits or Limits(), list(updates)
     names = names or ["the base", *map(_name, updates, count(1))]
     contents = [_content(update, limits) for update in updates]
@@ -160,9 +160,9 @@ def _astray(
     before = f"the model after {names[k]}" if k else names[0]
     message = f"{names[k + 1]} is an update of {_short(wanted)}, {before} is {_short(found)}"
     if len(contents) == 1:
-        return f"{message}; give the model that it updates"
+        return f"{message}; use the model that it updates"
     leader = _leader(wanted, base, contents, names, limits)
-    return f"{message}; " + (f"it follows {leader}" if leader else "none of the others leads there")
+    return f"{message}; " + (f"it follows {leader}" if leader else "none of the other updates produces that model")
 
 
 def _leader(

@@ -39,7 +39,7 @@ class Tracks:
         """Count the tracks that an operation goes through; LimitError where they are too many."""
         self._steps += 1 + steps
         if self._steps > _MAX_STEPS:
-            raise LimitError(f"more than {_MAX_STEPS:,} channels are followed")
+            raise LimitError(f"tracing the channels of the graph takes more than {_MAX_STEPS:,} steps")
 
     def new(self, count: int) -> Ids:
         """Tracks that nobody has, shape (count,)."""
