@@ -142,7 +142,7 @@ def _decode(
                 )
             target = params.place(bitstream, target, "".join(formats.writing(model_format).SUFFIXES[:1]))
             if (place := os.path.realpath(target)) in places:
-                raise click.UsageError(f"{target} is the output of two bitstreams; use other names")
+                raise click.UsageError(f"{target} is the file of two outputs; use other names")
             places.add(place)
             params.open_target(target, *inputs, force=force, folder=True)
         printer.passed_over(file.ignored)

@@ -174,18 +174,18 @@ def test_pruning_and_decomposition_are_rows_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("maps", "message"),
     [
-        ({}, "no map to measure"),
+        ({}, "no maps are given"),
         ({"sparsify": None}, "there is no map of 'sparsify'; there are sparsification, pruning"),
         ({"sparsification": ()}, "a sparsification map has 1 to 254 points, not 0"),
         ({"sparsification": range(255)}, "a sparsification map has 1 to 254 points, not 255"),
-        ({"pruning": [-0.5]}, "a point of a pruning map is a number from 0 to 1, not -0.5"),
+        ({"pruning": [-0.5]}, "a point of a pruning map must be a number from 0 to 1, got -0.5"),
         ({"pruning": [float("nan")]}, "not nan"),
         ({"sparsification": [1e39]}, "not 1e+39"),
         ({"sparsification": [True]}, "not True"),
         ({"sparsification": ["0.1"]}, "not '0.1'"),
-        ({"sparsification": None, "pruning": [2]}, "a point of a pruning map is a number from 0 to 1, not 2"),
-        ({"sparsification": 0.1}, "points of a sparsification map are a sequence of numbers, or None, not 0.1"),
-        ("sparsification", "maps are kinds with their points, such as {'sparsification': None}, not 'sparsification'"),
+        ({"sparsification": None, "pruning": [2]}, "a point of a pruning map must be a number from 0 to 1, got 2"),
+        ({"sparsification": 0.1}, "points of a sparsification map must be a sequence of numbers or None, got 0.1"),
+        ("sparsification", "maps must be a mapping from kinds to points, such as {'sparsification': None}, got 'sparsification'"),
     ],
 )
 def test_maps_that_are_none(maps: Any, message: str) -> None:
@@ -195,7 +195,7 @@ def test_maps_that_are_none(maps: Any, message: str) -> None:
 
 @pytest.mark.parametrize("metric", ["", 3, b"top-1"])
 def test_metrics_that_are_no_texts(metric: Any) -> None:
-    with pytest.raises(nnr.EncodeError, match=re.escape(f"a metric is a text such as top-1, not {metric!r}")):
+    with pytest.raises(nnr.EncodeError, match=re.escape(f"metric must be a string such as top-1, got {metric!r}")):
         nnr.measure(MODEL, lambda model: pytest.fail("it is of no use"), {"sparsification": None}, metric=metric)
 
 

@@ -147,7 +147,7 @@ def read_manifest(text: str | bytes) -> list[TensorDigest]:
 
 def differences(expected: Iterable[TensorDigest], tensors: Mapping[str, Array | TensorDigest]) -> dict[str, str]:
     """Return the deviation of each tensor (or digest) from the expected one, by name; empty if all match."""
-    wrong = dict.fromkeys(tensors, "is unexpected")
+    wrong = dict.fromkeys(tensors, "is not expected")
     for entry in expected:
         wrong.pop(entry.name, None)
         if entry.name not in tensors:
@@ -160,5 +160,5 @@ def differences(expected: Iterable[TensorDigest], tensors: Mapping[str, Array | 
         elif dtype != entry.dtype:
             wrong[entry.name] = f"is {dtype}, not {entry.dtype}"
         elif (tensor.sha256 if isinstance(tensor, TensorDigest) else digest(tensor)) != entry.sha256:
-            wrong[entry.name] = "has different values"
+            wrong[entry.name] = "has other values"
     return wrong

@@ -264,7 +264,7 @@ def test_a_reference_list_outside() -> None:
     s = start(indexed=1).reference_list("a", "b")
     s.ndu(ndu(1, [1], kind=NNR_PT_INT), [1]).ndu(ndu(0, [1], kind=NNR_PT_INT), [2]).aggregate(3, kind=NNR_AGG_SLF)
     for generic in (False, True):
-        with pytest.raises(nnr.MissingReferenceError, match=r"unit 3 \(NNR_AGG\) does not stand alone: .* 1 is not in"):
+        with pytest.raises(nnr.MissingReferenceError, match=r"unit 3 \(NNR_AGG\) is not self-contained: .* 1 is not in"):
             extract(s.data, 3, generic=generic)
 
 

@@ -115,7 +115,7 @@ def test_a_codec_that_errs_is_told(npz: Path, capsys: Capture, monkeypatch: pyte
     result = call(capsys, "bench", npz, "--qp", "-20")
     assert result.code == 3
     assert "byte planes" in result.err
-    assert "does not give back the model" in result.err
+    assert "does not restore the model" in result.err
 
 
 def test_usage(npz: Path, capsys: Capture) -> None:

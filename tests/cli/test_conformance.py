@@ -234,7 +234,7 @@ def test_the_core_set_where_there_are_no_others(capsys: Capture, monkeypatch: py
     assert len(lines) == 36
     assert all(line.startswith("PASS") for line in lines)
     assert counts.startswith("28 valid: 28 pass, 7 invalid: 7 rejected, 1 acceptable: 1 pass, ")
-    assert claim == "no claim: the vectors have no manifest.json, which tells what they are"
+    assert claim == "no claim: the vectors have no manifest.json, which identifies them"
     assert conformance(capsys, "--only", "NNR-NEG-009", "-q").code == 0
 
 
@@ -335,7 +335,7 @@ def test_no_claim(here: Path) -> None:
     def said(results: list[CaseResult], number: int = 3) -> str:
         return claim(results, Suite.read(folder), number, "D")
 
-    assert said(good) == "no claim: the vectors have no manifest.json, which tells what they are"
+    assert said(good) == "no claim: the vectors have no manifest.json, which identifies them"
     with_manifest(folder)
     assert said(good).startswith("D decodes all 3 valid vectors")
     assert said(good[1:]) == "no claim: 2 of 3 cases were run"
@@ -344,11 +344,11 @@ def test_no_claim(here: Path) -> None:
     other[1] = CaseResult(cases[1], Outcome.OOM, "", 0)
     assert said(other) == "no claim: 1 of 3 cases are not as expected, the first is B"
     (folder / "more").touch()
-    assert said(good) == "no claim: the files are not those that manifest.json is about"
+    assert said(good) == "no claim: the files differ from manifest.json"
     (folder / "more").unlink()
     with (folder / "g" / "C" / "case.json").open("a") as file:
         file.write("\n")
-    assert said(good) == "no claim: the files are not those that manifest.json is about"
+    assert said(good) == "no claim: the files differ from manifest.json"
 
 
 @pytest.mark.parametrize(

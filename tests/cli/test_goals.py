@@ -100,7 +100,7 @@ def test_a_ratio_in_percent(npz: Path, capsys: Capture) -> None:
         (["--quality", "101"], "Error: --quality 101.0 is outside 0..100"),
         (["--qp", "999"], "Error: --qp 999 is outside -504..511 of --qp-density 2"),
         (["--snr=-3"], "Error: --snr -3.0 is outside 0..3000"),
-        (["--snr", "nan"], "Error: --snr is a finite number, not nan"),
+        (["--snr", "nan"], "Error: --snr must be a finite number, got nan"),
         (["--max-error", "0"], "Error: --max-error must be above 0, got 0; use --lossless to keep every bit"),
         (["--max-error", "x"], "'x' is not a valid float"),
         (["--target-ratio", "x%"], "'x%' is not a ratio such as 0.1 or 10%"),
@@ -111,9 +111,9 @@ def test_a_ratio_in_percent(npz: Path, capsys: Capture) -> None:
         (["--rule", "*:snr=3,qp=3"], "qp and snr cannot be combined"),
         (["--rule", "*:qp=3", "--rule", "a*:rate=99"], "Error: --rule 'a*': rate 99.0 is outside 0..16"),
         (["--rule", "*:target_size=3"], "'target_size' is not an option"),
-        (["--json"], "--json goes with --dry-run"),
-        (["--dry-run", "--check"], "--dry-run writes nothing that --check could tell of"),
-        (["--dry-run", "--report", "r.json"], "--dry-run writes nothing that --report could tell of"),
+        (["--json"], "--json requires --dry-run"),
+        (["--dry-run", "--check"], "--dry-run and --check cannot be combined"),
+        (["--dry-run", "--report", "r.json"], "--dry-run and --report cannot be combined"),
     ],
 )
 def test_wrong_goals(npz: Path, capsys: Capture, arguments: list[str], message: str) -> None:

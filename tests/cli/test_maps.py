@@ -121,7 +121,7 @@ def test_standard_input(npz: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("import sys; print('oh\\nno', file=sys.stderr); sys.exit(3)", "ended with 3: no\n"),
+        ("import sys; print('oh\\nno', file=sys.stderr); sys.exit(3)", "exited with code 3: no\n"),
         ("import os; os.kill(os.getpid(), 9)", "ended by signal 9\n"),
         ("print()", "not ''\n"),
         ("print('a word')", "the last line that"),
@@ -171,7 +171,7 @@ def test_the_end_of_a_line_is_no_accuracy(npz: Path, capsys: Capture, monkeypatc
 
 def test_a_command_that_does_not_exist(npz: Path, capsys: Capture) -> None:
     result = call(capsys, "encode", npz, "-o", "mapped.nnr", "--map", "pruning", "--map", "sparsification=0.1")
-    assert result.code == 2 and "--map and --evaluate go together" in result.err
+    assert result.code == 2 and "--map and --evaluate require each other" in result.err
     result = call(
         capsys, "encode", npz, "-o", "mapped.nnr", "--map", "sparsification=0.1", "--evaluate", "./no-such-command -x"
     )
@@ -183,17 +183,17 @@ def test_a_command_that_does_not_exist(npz: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--evaluate", "true"], "--map and --evaluate go together"),
-        (["--metric", "top-1"], "--metric is that of --map"),
+        (["--evaluate", "true"], "--map and --evaluate require each other"),
+        (["--metric", "top-1"], "--metric requires --map"),
         (["--map", "sparsify", "--evaluate", "true"], "there is no map of 'sparsify'; there are sparsification"),
         (["--map", "pruning", "--map", "pruning=0.1", "--evaluate", "true"], "pruning is given twice"),
         (["--map", "pruning=0.1,", "--evaluate", "true"], "points that are no numbers"),
         (["--map", "pruning=", "--evaluate", "true"], "points that are no numbers"),
         (["--map", "pruning", "--evaluate", "python 'x"], "--evaluate: no closing quotation"),
-        (["--map", "pruning", "--evaluate", " "], "--evaluate: the command is empty"),
+        (["--map", "pruning", "--evaluate", " "], "--evaluate must not be empty"),
         (["--map", "pruning", "--evaluate", "true", "--dry-run"], "--dry-run writes nothing"),
-        (["--map", "pruning", "--evaluate", "true", "--metric", ""], "--metric: the name is empty"),
-        (["--map", "pruning", "--evaluate", "true", "--metric", "x", "--profile", "0"], "--metric takes --profile 1"),
+        (["--map", "pruning", "--evaluate", "true", "--metric", ""], "--metric must not be empty"),
+        (["--map", "pruning", "--evaluate", "true", "--metric", "x", "--profile", "0"], "--metric requires --profile 1"),
     ],
 )
 def test_options_that_mean_nothing(npz: Path, capsys: Capture, arguments: list[str], message: str) -> None:
@@ -242,7 +242,7 @@ def test_a_point_on_standard_output(mapped: Path) -> None:
         (["--sparsify", "0.06"], "--sparsify 0.06: the sparsification map has 0.0, 0.05, 0.1"),
         (["--sparsify", "nan"], "the sparsification map has"),
         (["--sparsify", "1e999"], "the sparsification map has"),
-        (["--prune", "0.1"], "--prune takes a point of a pruning map, of which the bitstream has none"),
+        (["--prune", "0.1"], "--prune requires a pruning map, but the bitstream has none"),
         (["--prune", "0.1", "--sparsify", "0.1"], "cannot be combined"),
         (["--sparsify", "0.1", "--only", "a*"], "take a whole model as it is"),
         (["--sparsify", "0.1", "--dtype", "float16"], "take a whole model as it is"),

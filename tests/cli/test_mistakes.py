@@ -19,12 +19,12 @@ MISTAKES: list[tuple[str, int, str]] = [
     # files
     ("encode missing.npz -o x.nnr", 5, "missing.npz: No such file or directory"),
     ("encode w.npz -o missing/x.nnr", 5, "missing: No such file or directory"),
-    ("encode w.npz", 5, "w.nnr exists; -f replaces it"),
-    ("encode w.npz -o w.nnr", 5, "w.nnr exists; -f replaces it"),
-    ("encode w.npz -o w.npz -f", 5, "w.npz is the input; write to another name"),
-    ("encode w.npz -o .", 5, "./w.nnr exists; -f replaces it"),
-    ("encode w.nnr -o x.nnr", 3, "w.nnr: an NNR bitstream, not a model; nnr decode makes a model of it"),
-    ("encode w.nnr", 3, "w.nnr: an NNR bitstream, not a model; nnr decode makes a model of it"),
+    ("encode w.npz", 5, "w.nnr exists; use -f to replace it"),
+    ("encode w.npz -o w.nnr", 5, "w.nnr exists; use -f to replace it"),
+    ("encode w.npz -o w.npz -f", 5, "w.npz is an input; write to another name"),
+    ("encode w.npz -o .", 5, "./w.nnr exists; use -f to replace it"),
+    ("encode w.nnr -o x.nnr", 3, "w.nnr: an NNR bitstream, not a model; use nnr decode to restore the model"),
+    ("encode w.nnr", 3, "w.nnr: an NNR bitstream, not a model; use nnr decode to restore the model"),
     (
         "encode text.txt -o x.nnr",
         3,
@@ -49,15 +49,15 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("encode objects.npz -o x.nnr", 3, "objects.npz: array 'a': dtype '|O'; only numbers and booleans are read"),
     ("decode missing.nnr -o x.npz", 5, "missing.nnr: No such file or directory"),
     ("decode cut.nnr -o x.npz", 3, "; the file is truncated or damaged"),
-    ("decode text.txt -o x.npz", 3, "text.txt: this is no NNR bitstream: it does not start with an NNR_STR (6.2.3)"),
-    ("decode w.npz -o x.npz", 3, "w.npz: a model (npz), not a bitstream; nnr encode makes a bitstream of it"),
+    ("decode text.txt -o x.npz", 3, "text.txt: not an NNR bitstream: it does not start with an NNR_STR (6.2.3)"),
+    ("decode w.npz -o x.npz", 3, "w.npz: a model (npz), not a bitstream; use nnr encode to compress it"),
     ("decode w.nnr -o x.model", 2, "the name 'x.model' does not say which model format to write"),
     ("decode w.nnr -o x.onnx", 3, "there is no onnx graph, which a model of that format needs; give one"),
     ("decode w.nnr -o x.nnef --topology v.npz", 3, "v.npz has no topology; give a graph.nnef, or a model that has one"),
     (
         "decode digits.nnr -o x.nnef --topology other.nnef",
         3,
-        "1 of 16 tensors have other shapes: 'fc2/weight' is (10, 64), declared as (11, 64); give the topology of the",
+        "1 of 16 tensors have different shapes: 'fc2/weight' is (10, 64), declared as (11, 64); give the topology of the",
     ),
     # options
     ("encode w.npz -o x.nnr --qualty 20", 2, "No such option '--qualty'."),
@@ -76,9 +76,9 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("encode w.npz -o x.nnr --lossless --rule fc*:rate=2", 2, "--rule 'fc*': exact=True keeps every bit, so rate has"),
     ("encode w.npz -o x.nnr --target-size 10", 3, "more than the target of 10 bytes; use a larger target"),
     ("encode w.npz -o x.nnr --max-unit-size 3", 3, "more than --max-unit-size 3, and is not divided"),
-    ("encode w.npz -o x.nnr --format foo", 2, "no model format is called 'foo'; there are "),
+    ("encode w.npz -o x.nnr --format foo", 2, "unknown model format 'foo'; choose from "),
     ("encode w.npz -o x.nnr --block", 3, "--block is impossible: the model has no graph"),
-    ("encode w.npz -o x.nnr --fold-batchnorm", 3, "--fold-batchnorm: there is no batch normalization to fold: "),
+    ("encode w.npz -o x.nnr --fold-batchnorm", 3, "--fold-batchnorm: no batch normalization can be folded: "),
     ("encode w.npz -o x.nnr --reduce prune(ratio=0.5)", 3, "--reduce: prune(ratio=0.5): there is no graph"),
     ("encode w.npz -o x.nnr --reduce shrink", 2, "--reduce: there is no step 'shrink'; there are sparsify, unify, "),
     (
@@ -89,7 +89,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     (
         "encode bool.npz -o x.nnr --no-side-info",
         3,
-        "tensor 'a' has type bool, which NNR does not express (Table 15); use",
+        "tensor 'a' has type bool, which NNR cannot represent (Table 15); use",
     ),
     ("decode w.nnr -o x.npz --only conv*", 2, "--only 'conv*' matches no tensor"),
     ("decode w.nnr -o x.npz --limit max_units=1", 3, "2 is more than max_units=1; raise the limit if the source is"),
@@ -101,8 +101,8 @@ MISTAKES: list[tuple[str, int, str]] = [
         2,
         "--preset lossless keeps every bit, so",
     ),
-    ("update apply v.npz u.nnr -o x.npz", 3, "; give the model that it updates"),
-    ("update apply w.npz w.nnr -o x.npz", 3, "w.nnr: the bitstream holds a whole model, and no update of one"),
+    ("update apply v.npz u.nnr -o x.npz", 3, "; use the model that it updates"),
+    ("update apply w.npz w.nnr -o x.npz", 3, "w.nnr: the bitstream is a whole model, not an update"),
     (
         "update apply u.nnr w.npz -o x.npz",
         3,
@@ -110,11 +110,11 @@ MISTAKES: list[tuple[str, int, str]] = [
     ),
     ("update encode w.npz --base cut.nnr -o x.nnr", 3, "cut.nnr: unit 3 "),
     ("update encode w.npz --base w.nnr -o x.nnr --limit max_units=1", 3, "w.nnr: "),
-    ("bench u.nnr", 3, "u.nnr: an update, not a model; nnr update chain makes a model of its base model and updates"),
+    ("bench u.nnr", 3, "u.nnr: an update, not a model; use nnr update chain to apply updates to their base model"),
     # others
     ("extract w.nnr --unit 99 -o x.nnr", 3, "w.nnr: the bitstream has no unit 99"),
     ("inspect text.txt", 3, "text.txt: this is no NNR bitstream"),
-    ("explain scan_ordre", 2, "nothing is called 'scan_ordre'; close: scan_order"),
+    ("explain scan_ordre", 2, "unknown name 'scan_ordre'; close: scan_order"),
     ("compress w.npz", 2, "No such command 'compress'."),
 ]
 

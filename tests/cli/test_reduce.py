@@ -22,7 +22,7 @@ def test_what_each_step_did_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run(["encode", str(DIGITS), "-o", str(target), "--reduce", steps, "--check"]) == 0
     told = capsys.readouterr().err.splitlines()
     assert told[0].startswith("sparsify(ratio=0.6): ")
-    assert "% zeros" in told[0] and " dB; about " in told[0] and told[0].endswith(" bytes then")
+    assert "% zeros" in told[0] and " dB; about " in told[0] and told[0].endswith(" bytes")
     assert told[1].startswith("fold: ")
     assert told[-1].startswith("check: largest error")
     assert target.read_bytes() == nnr.encode(DIGITS, reduce=steps)
@@ -96,7 +96,7 @@ def test_a_target_decides_on_amounts(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(["encode", str(DIGITS), "-o", str(target), "--target-size", "6kB", "--reduce", "sparsify"]) == 0
     assert 5940 <= target.stat().st_size <= 6000
     told = [line for line in capsys.readouterr().err.splitlines() if "warning" not in line]
-    assert told[0].startswith("sparsify(ratio=0.") or told[0] == "sparsify: does no good at this size, and is left out"
+    assert told[0].startswith("sparsify(ratio=0.") or told[0] == "sparsify: skipped, because it does not help at this size"
 
 
 def test_a_ratio_is_of_the_model_that_was_given(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_steps_that_a_target_leaves_out_are_told(tmp_path: Path, capsys: pytest.
     assert run([*command, "-o", str(tmp_path / "w.nnr")]) == 0
     told = capsys.readouterr().err.splitlines()
     assert [line.split(": ")[0] for line in told[:2]] == ["sparsify(ratio=0.01)", "lowrank"]
-    assert told[1] == "lowrank: does no good at this size, and is left out"
+    assert told[1] == "lowrank: skipped, because it does not help at this size"
     assert run([*command, "--dry-run"]) == 0
     assert told[1] in capsys.readouterr().out.splitlines()
 

@@ -81,7 +81,7 @@ def test_a_topology_that_is_kept_apart(tmp_path: Path) -> None:
     path.with_name("topology.nnef").write_bytes(graph + b"#")
     assert "topology.nnef has another SHA-256" in refused(tmp_path)
     change(path, "topology", "file", value="../topology.nnef")
-    assert "is not a file of the case's folder" in refused(tmp_path)
+    assert "is not a file in the folder of the case" in refused(tmp_path)
     change(path, "topology", value="topology.nnef")
     assert "topology is str, not dict" in refused(tmp_path)
 

@@ -332,7 +332,7 @@ def test_what_follows_from_a_violation_is_none() -> None:
     found = nnr.verify(s.data)
     assert [(violation.unit, violation.requirement) for violation in found.violations] == [(2, "data-format-kind")]
     assert found.notes == [
-        "because of an earlier violation, unit 3 (NNR_NDU 'w'): H of 'w' comes without a G that can be read "
+        "because of an earlier violation, unit 3 (NNR_NDU 'w'): H of 'w' has no readable G "
         "(decomposition-pair, 6.4.3.7)"
     ]
     assert [tensor.name for tensor in found.tensors] == ["v"]

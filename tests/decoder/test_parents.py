@@ -292,7 +292,7 @@ def test_a_lineage(read: Callable[[list[bytes]], Iterator[list[str]]]) -> None:
         ([0, 1, 2, 4], "bitstream 5 of device_id 2 continues number 4, .* the last one is 3"),
         ([0, 1, 1], "bitstream 2 of device_id 2 is repeated or out of order: number 2 was decoded"),
         ([0, 0], "bitstream 1 of device_id 2 is repeated"),
-        ([1], "bitstream 2 of device_id 2 continues number 1, .* none of them is"),
+        ([1], "bitstream 2 of device_id 2 continues number 1, .* none was decoded"),
     ]:
         with pytest.raises(nnr.MissingReferenceError, match=match):
             list(read([made[k] for k in order]))
@@ -481,7 +481,7 @@ def test_the_lineage_is_forgotten_with_its_device() -> None:
     decoder = decoded(*made[:2], limits=Limits(max_history_bytes=2 * each))
     for k in (5, 6):
         decoder.decode(update(1, device=k, parent_device_id=k))
-    missing(decoder, made[2], "none of them is")
+    missing(decoder, made[2], "none was decoded")
 
 
 def test_very_many_senders_that_leave_nothing_but_a_lineage() -> None:

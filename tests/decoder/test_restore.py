@@ -743,8 +743,8 @@ def test_units_that_the_record_does_not_want() -> None:
     """Found in headers, before anything is decoded."""
     raw = ndu("w", [2], kind=NNR_PT_RAW_FLOAT)
     for record, stream, why in (
-        (tensor(type="uint8"), lambda s: words(s, "w", bytes(8)), "2 float32; side information wants 2 what uint8"),
-        (tensor(type="bfloat16"), lambda s: levels(s, "w", [1]), "1 int32; side information wants 1 what bfloat16"),
+        (tensor(type="uint8"), lambda s: words(s, "w", bytes(8)), "2 float32; side information requires 2 what uint8"),
+        (tensor(type="bfloat16"), lambda s: levels(s, "w", [1]), "1 int32; side information requires 1 what bfloat16"),
         (tensor(type="uint8", shape=[3]), lambda s: levels(s, "w", [1, 2]), "2 int32; .* 3 what uint8"),
         (
             tensor(code={"kind": "raw"}, type="int64", shape=[3]),

@@ -328,5 +328,5 @@ def test_refusals(tensors: dict[str, Array], block: Block, message: str) -> None
 
 def test_a_tensor_in_two_blocks_is_refused() -> None:
     model = Model({"v": G, "w": G, "b": G[:, 0]}, blocks=[Block("v", bias="b"), Block("w", bias="b")])
-    with pytest.raises(nnr.EncodeError, match="'b' is in a block twice, or in two blocks"):
+    with pytest.raises(nnr.EncodeError, match="'b' is in two blocks, or twice in one"):
         nnr.encode(model)

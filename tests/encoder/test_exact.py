@@ -427,7 +427,7 @@ def test_presets() -> None:
         nnr.EncodeError, match="unknown preset 'tiny'; choose from default, small, balanced, fine, lossless"
     ):
         nnr.EncoderConfig.preset("tiny")
-    with pytest.raises(nnr.EncodeError, match="side_info is true or false, not 1"):
+    with pytest.raises(nnr.EncodeError, match="side_info must be true or false, got 1"):
         nnr.EncoderConfig(side_info=1)  # type: ignore[arg-type]
 
 

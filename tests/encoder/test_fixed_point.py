@@ -186,7 +186,7 @@ def test_values_that_are_not_finite(wrong: float, dtype: Any) -> None:
     ],
 )
 def test_nothing_else_decides_on_errors(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(nnr.EncodeError, match=f"fixed_point decides on all steps, so {named} has no effect$"):
+    with pytest.raises(nnr.EncodeError, match=f"fixed_point determines all step sizes, so {named} has no effect$"):
         nnr.EncoderConfig(fixed_point="q7.8", **options)
 
 

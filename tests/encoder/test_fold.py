@@ -354,7 +354,7 @@ def without(*names: str) -> Model:
         (
             Model({"w": np.eye(3)}),
             {},
-            "there is no batch normalization to fold: there is no graph that tells of one",
+            "there is no batch normalization to fold: the model has no graph",
         ),
         (without("bn.gamma"), {}, "to fold: the block of 'conv.weight' has no batch normalization"),
         (
@@ -365,7 +365,7 @@ def without(*names: str) -> Model:
         (
             Model(TENSORS, blocks=[Block("conv.weight", None, *(BN[k] for k in (2, 3, 0, 1)))]),
             {},
-            "to fold: the epsilon of the block of 'conv.weight' is not known",
+            "to fold: the epsilon of the block of 'conv.weight' is unknown",
         ),
         (
             Model(TENSORS, blocks=[Block("conv.weight", None, *(BN[k] for k in (2, 3, 0, 1)), epsilon=0.1)]),
@@ -413,7 +413,7 @@ def test_what_cannot_be_folded(model: Model, options: dict[str, Any], message: s
         ({"local_scaling": True, "compressed_parameter_types": NNR_CPT_BN}, "local_scaling requires all of 2"),
         ({"compressed_parameter_types": 1}, "compressed_parameter_types 1 is not a sum of 2, 4 and 8"),
         ({"compressed_parameter_types": -2}, "is not a sum"),
-        ({"compressed_parameter_types": "2"}, "is a whole number"),
+        ({"compressed_parameter_types": "2"}, "must be an integer"),
         ({"block": 1}, "block is true, false or None"),
         ({"topology": "apart"}, "topology is carried or external, not 'apart'"),
         ({"topology": None}, "topology is carried or external, not None"),

@@ -149,8 +149,8 @@ def test_all_zero_is_no_knowledge() -> None:
     [
         ({"sensitivity": [1]}, "sensitivity is a mapping of names of tensors"),
         ({"hessians": 3}, "hessians is a mapping of names of tensors"),
-        ({"sensitivity": {"other": 1}}, "sensitivity: 'other' is no tensor of the model"),
-        ({"hessians": {"other": np.eye(2)}}, "hessians: 'other' is no tensor of the model"),
+        ({"sensitivity": {"other": 1}}, "sensitivity: 'other' is not a tensor of the model"),
+        ({"hessians": {"other": np.eye(2)}}, "hessians: 'other' is not a tensor of the model"),
         ({"sensitivity": {"dense": "1"}}, "sensitivity of 'dense' must be finite numbers"),
         ({"sensitivity": {"dense": True}}, "sensitivity of 'dense' must be finite numbers"),
         ({"sensitivity": {"dense": np.inf}}, "sensitivity of 'dense' must be finite numbers"),

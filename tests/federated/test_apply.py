@@ -114,7 +114,7 @@ def test_shapes_that_are_the_same_but_for_extents_of_1() -> None:
         ({"w": np.ones((8, 6), "i4")}, "tensor 'w': a difference in int32 cannot be added to float32"),
         ({"steps": np.ones(1, "f4")}, "tensor 'steps': a difference in float32 cannot be added to int64"),
         ({"mask": np.ones(5, "i4")}, "tensor 'mask': a difference in int32 cannot be added to bool"),
-        ({"w": np.full((8, 6), np.inf, "f4")}, "tensor 'w': base and difference add up to more than float32 holds"),
+        ({"w": np.full((8, 6), np.inf, "f4")}, "tensor 'w': the sum of base and difference exceeds the range of float32"),
         ({"w": np.full((8, 6), np.nan, "f4")}, "tensor 'w': base and difference"),
         ({"w": np.full((8, 6), 1j)}, "tensor 'w': no model here has tensors of complex128"),
     ],

@@ -717,7 +717,7 @@ def test_only_strangers() -> None:
     strategy = NNRStrategy(FedAvg())
     result, _ = run(strategy, {node: client(node, **{"num-examples": 0}) for node in range(1, 5)}, rounds=1)
     assert not result.arrays
-    assert [each.reason for each in strategy.statistics[1].dropped] == ["no reply has any num-examples"] * 4
+    assert [each.reason for each in strategy.statistics[1].dropped] == ["no reply has a positive num-examples"] * 4
 
 
 def test_evaluations_of_strangers() -> None:

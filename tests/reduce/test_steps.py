@@ -124,7 +124,7 @@ def test_a_tool_without_a_name() -> None:
         ("halve(limit=nan)", "halve(limit=nan) takes a finite number"),
         ("halve(limit=1e999)", "takes a finite number"),
         ("halve(limit=2)", "limit 2.0 is outside 0..1"),
-        ("halve(count=1.5)", "takes a whole number"),
+        ("halve(count=1.5)", "must be an integer"),
         ("halve(quick=1)", "takes true or false"),
         ("halve(tensors=c*)", "there is no float matrix among the tensors 'c*'"),
         ("fold", "there is no batch normalization to fold"),

@@ -42,7 +42,7 @@ def test_the_tensors_of_a_model_are_a_schema() -> None:
         ({"w": ((3, 2, 1), "float32")}, r"expected is float32 \(3, 2, 1\)"),
         ({"w": ((3, 2), "float16")}, r"expected is float16 \(3, 2\)"),
         ({"n": ((4,), "float32")}, r"'n' is int32 \(4,\); expected is float32"),
-        ({"w": None}, "tensor 'w' is not one of the 1 that are expected"),
+        ({"w": None}, "tensor 'w' is not one of the 1 expected tensors"),
         ({"W": SCHEMA["w"], "w": None}, "tensor 'w' is not one of the 2"),
     ],
 )

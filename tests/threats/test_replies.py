@@ -50,14 +50,14 @@ def test_sums_that_are_not_finite() -> None:
     large = {"w": np.full((4, 5), 3e38, np.float32)}
     payload = nnr.UpdateEncoder(parent="external", base_model_id="key").encode(large)
     base = BASE | large
-    with pytest.raises(nnr.FormatError, match="'w': base and difference add up to more than float32 holds"):
+    with pytest.raises(nnr.FormatError, match="'w': the sum of base and difference exceeds the range of float32"):
         decode_reply(payload, base, nnr.UpdateDecoder(like=base, limits=LIMITS))
 
 
 @pytest.mark.parametrize(
     ("tensors", "match"),
     [
-        ({"x": FAIR["w"]}, "'x' is not one of the 2 that are expected"),
+        ({"x": FAIR["w"]}, "'x' is not one of the 2 expected tensors"),
         (FAIR | {"W": FAIR["w"]}, "'W' is not one of the 2"),
         ({"w": FAIR["w"].reshape(5, 4)}, r"'w' is float32 \(5, 4\)"),
         ({"w": np.ones((4, 5, 1), np.float32)}, r"\(4, 5, 1\)"),
