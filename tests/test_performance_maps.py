@@ -175,9 +175,9 @@ def test_pruning_and_decomposition_are_rows_of_their_own() -> None:
     ("maps", "message"),
     [
         ({}, "no maps are given"),
-        ({"sparsify": None}, "there is no map of 'sparsify'; there are sparsification, pruning"),
-        ({"sparsification": ()}, "a sparsification map has 1 to 254 points, not 0"),
-        ({"sparsification": range(255)}, "a sparsification map has 1 to 254 points, not 255"),
+        ({"sparsify": None}, "unknown map 'sparsify'; choose from sparsification, pruning"),
+        ({"sparsification": ()}, "a sparsification map must have 1 to 254 points, got 0"),
+        ({"sparsification": range(255)}, "a sparsification map must have 1 to 254 points, got 255"),
         ({"pruning": [-0.5]}, "a point of a pruning map must be a number from 0 to 1, got -0.5"),
         ({"pruning": [float("nan")]}, "not nan"),
         ({"sparsification": [1e39]}, "not 1e+39"),
@@ -185,7 +185,10 @@ def test_pruning_and_decomposition_are_rows_of_their_own() -> None:
         ({"sparsification": ["0.1"]}, "not '0.1'"),
         ({"sparsification": None, "pruning": [2]}, "a point of a pruning map must be a number from 0 to 1, got 2"),
         ({"sparsification": 0.1}, "points of a sparsification map must be a sequence of numbers or None, got 0.1"),
-        ("sparsification", "maps must be a mapping from kinds to points, such as {'sparsification': None}, got 'sparsification'"),
+        (
+            "sparsification",
+            "maps must be a mapping from kinds to points, such as {'sparsification': None}, got 'sparsification'",
+        ),
     ],
 )
 def test_maps_that_are_none(maps: Any, message: str) -> None:
@@ -227,7 +230,7 @@ def test_as_many_points_as_there_is_room_for() -> None:
         ((1.0, 2.0), "an evaluation gives a finite number"),
         ((1.0, [0.5], 3), "an evaluation gives a finite number"),
         ((None, [0.5]), "an evaluation gives a finite number"),
-        ((1.0, [0.5] * 256), "at most 255 classes, not 256"),
+        ((1.0, [0.5] * 256), "at most 255 classes, got 256"),
         ((1.0, [0.5] * 33), "the last 32 classes at most"),
     ],
 )
@@ -266,7 +269,7 @@ def test_weights_that_are_not_finite_suggest_no_points() -> None:
 
 @pytest.mark.parametrize("kind", ["sparsification", "unification", "decomposition"])
 def test_weights_that_float32_does_not_have_suggest_no_points(kind: str) -> None:
-    with pytest.raises(nnr.EncodeError, match=f"a point of a {kind} map is a number"):
+    with pytest.raises(nnr.EncodeError, match=f"a point of a {kind} map must be a number"):
         nnr.measure({"w": 1e100 * RNG.normal(size=(8, 9))}, lambda model: 1.0, {kind: None}, exact=True)
 
 

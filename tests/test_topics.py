@@ -103,5 +103,5 @@ def test_unknown_names() -> None:
     with pytest.raises(LookupError, match=r"unknown name 'scan_ordre'; close: .*scan_order"):
         nnr.explain("scan_ordre")
     for name in ("", "?", "zzzzzzzz"):
-        with pytest.raises(LookupError, match="nothing is called"):
+        with pytest.raises(LookupError, match="unknown name"):
             nnr.explain(name)

@@ -190,7 +190,7 @@ def plain_syntaxes(task: NduTask, first_edition: bool, reference: Reference | No
         any_sig = history.any_sig[k : k + 1] if history else ()
         if any(array.shape != part.dims for array in (*co_loc, *any_sig)):
             raise MissingReferenceError(
-                f"the updates before {task.names[0]!r} have a different shape",
+                f"the updates before {task.names[0]!r} do not have its shape",
                 clause="10.3.4.2.2",
                 rule=Requirement.UPDATE_SHAPE,
             )

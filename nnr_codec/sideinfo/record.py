@@ -554,7 +554,7 @@ def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
             if unit in tensors or unit in units:
                 member = "code.unit" if unit == tensor.unit else "code.bits"
                 raise ElementError(
-                    f"{unit!r} is already the name of another tensor",
+                    f"{unit!r} is already used as a name",
                     path=_path(name, member),
                     rule=Requirement.SIDE_INFORMATION,
                 )

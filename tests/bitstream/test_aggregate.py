@@ -173,7 +173,7 @@ def test_from_anywhere(source: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("index", [3, 5])
 def test_a_generic_aggregate_only_on_request(index: int) -> None:
     data = model(NNR_AGG_GEN).data
-    with pytest.raises(nnr.UnsupportedError, match=rf"unit {index} \(NNR_AGG\) does not say that it stands alone"):
+    with pytest.raises(nnr.UnsupportedError, match=rf"unit {index} \(NNR_AGG\) is not marked as self-contained"):
         extract(data, index)
     names = "bcd" if index == 3 else "cd"
     assert_part(extract(data, index, generic=True), data, *names)
@@ -264,7 +264,9 @@ def test_a_reference_list_outside() -> None:
     s = start(indexed=1).reference_list("a", "b")
     s.ndu(ndu(1, [1], kind=NNR_PT_INT), [1]).ndu(ndu(0, [1], kind=NNR_PT_INT), [2]).aggregate(3, kind=NNR_AGG_SLF)
     for generic in (False, True):
-        with pytest.raises(nnr.MissingReferenceError, match=r"unit 3 \(NNR_AGG\) is not self-contained: .* 1 is not in"):
+        with pytest.raises(
+            nnr.MissingReferenceError, match=r"unit 3 \(NNR_AGG\) is not self-contained: .* 1 is not in"
+        ):
             extract(s.data, 3, generic=generic)
 
 
@@ -280,7 +282,7 @@ def test_dimensions_outside() -> None:
 def test_parts_of_a_tensor_outside() -> None:
     s = start().ndu(ndu("a", [9]), list(range(9)), pieces=4).ndu(ndu("b", [1]), [1])
     units = s.units
-    for first, last, match in ((3, 6, "in the middle"), (2, 5, "does not stand alone: it ends in the middle")):
+    for first, last, match in ((3, 6, "in the middle"), (2, 5, "is not self-contained: it ends in the middle")):
         inside = write_aggregate(units[first:last], nnr_aggregate_unit_type=NNR_AGG_SLF)
         data = b"".join([*units[:first], inside, *units[last:]])
         assert nnr.decode(data)["a"].shape == (9,)

@@ -360,7 +360,7 @@ def test_a_manifest_that_is_none(cases: Path, capsys: Capture, manifest: str) ->
     (cases / "manifest.json").write_text(manifest)
     result = conformance(capsys, cases)
     assert (result.code, result.out) == (3, "")
-    assert "is no manifest of vectors" in result.err
+    assert "is not a manifest of vectors" in result.err
 
 
 def test_the_manifest_of_the_project(capsys: Capture) -> None:

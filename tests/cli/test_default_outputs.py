@@ -63,7 +63,7 @@ def test_an_existing_default_output_is_not_replaced(models: Path, capsys: Captur
     ("arguments", "message"),
     [
         (["encode", "a.npz", "b.safetensors", "-o", "x.nnr"], "2 models need a folder as the output"),
-        (["encode", "a.npz", "./a.npz", "-o", "out/"], "cannot be two outputs"),
+        (["encode", "a.npz", "./a.npz", "-o", "out/"], "is the file of two outputs"),
         (["encode", "-"], "give -o"),
         (["decode", "a.nnr", "b.nnr", "-o", "x.npz"], "2 bitstreams need a folder as the output"),
     ],

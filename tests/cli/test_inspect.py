@@ -112,7 +112,7 @@ def test_nothing_found(bitstream: Path, capsys: Capture) -> None:
 
 def test_usage(bitstream: Path, capsys: Capture) -> None:
     for options, message in (
-        (["--type", "XYZ"], "no unit type is called NNR_XYZ"),
+        (["--type", "XYZ"], "unknown unit type 'NNR_XYZ'"),
         (["--format", "xml"], "'xml'"),
         (["--unit", -1], "-1"),
         (["--bins", "--requirements"], "about the whole bitstream"),

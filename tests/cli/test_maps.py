@@ -124,12 +124,12 @@ def test_standard_input(npz: Path, capsys: Capture) -> None:
         ("import sys; print('oh\\nno', file=sys.stderr); sys.exit(3)", "exited with code 3: no\n"),
         ("import os; os.kill(os.getpid(), 9)", "ended by signal 9\n"),
         ("print()", "not ''\n"),
-        ("print('a word')", "the last line that"),
+        ("print('a word')", "the last line of"),
         ("print('0.5 a')", "not '0.5 a'\n"),
         ("print('- 0.5')", "not '- 0.5'\n"),
         ("print('nan')", "an evaluation gives a finite number"),
         ("print(*[0.5] * 40)", "the last 32 classes at most"),
-        ("import sys; sys.stdout.buffer.write(b'\\xff\\x1b[31m')", "the last line that"),
+        ("import sys; sys.stdout.buffer.write(b'\\xff\\x1b[31m')", "the last line of"),
     ],
 )
 def test_a_command_that_fails(npz: Path, capsys: Capture, script: str, message: str) -> None:
@@ -185,7 +185,7 @@ def test_a_command_that_does_not_exist(npz: Path, capsys: Capture) -> None:
     [
         (["--evaluate", "true"], "--map and --evaluate require each other"),
         (["--metric", "top-1"], "--metric requires --map"),
-        (["--map", "sparsify", "--evaluate", "true"], "there is no map of 'sparsify'; there are sparsification"),
+        (["--map", "sparsify", "--evaluate", "true"], "unknown map 'sparsify'; choose from sparsification"),
         (["--map", "pruning", "--map", "pruning=0.1", "--evaluate", "true"], "pruning is given twice"),
         (["--map", "pruning=0.1,", "--evaluate", "true"], "points that are no numbers"),
         (["--map", "pruning=", "--evaluate", "true"], "points that are no numbers"),
@@ -193,7 +193,10 @@ def test_a_command_that_does_not_exist(npz: Path, capsys: Capture) -> None:
         (["--map", "pruning", "--evaluate", " "], "--evaluate must not be empty"),
         (["--map", "pruning", "--evaluate", "true", "--dry-run"], "--dry-run writes nothing"),
         (["--map", "pruning", "--evaluate", "true", "--metric", ""], "--metric must not be empty"),
-        (["--map", "pruning", "--evaluate", "true", "--metric", "x", "--profile", "0"], "--metric requires --profile 1"),
+        (
+            ["--map", "pruning", "--evaluate", "true", "--metric", "x", "--profile", "0"],
+            "--metric requires --profile 1",
+        ),
     ],
 )
 def test_options_that_mean_nothing(npz: Path, capsys: Capture, arguments: list[str], message: str) -> None:
@@ -239,7 +242,7 @@ def test_a_point_on_standard_output(mapped: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sparsify", "0.06"], "--sparsify 0.06: the sparsification map has 0.0, 0.05, 0.1"),
+        (["--sparsify", "0.06"], "--sparsify 0.06 is not a point of the sparsification map; it has 0.0, 0.05, 0.1"),
         (["--sparsify", "nan"], "the sparsification map has"),
         (["--sparsify", "1e999"], "the sparsification map has"),
         (["--prune", "0.1"], "--prune requires a pruning map, but the bitstream has none"),
@@ -261,7 +264,9 @@ def test_a_message_does_not_list_all_points_that_there_can_be(npz: Path, capsys:
     nnr.encode_file(npz, "many.nnr", performance=nnr.Performance(maps=nnr.PerformanceMaps(nnr.SparsificationMap(rows))))
     result = call(capsys, "decode", "many.nnr", "-o", "thin.npz", "--sparsify", "0.3333333")
     assert result.code == 2
-    assert "--sparsify 0.3333333: the sparsification map has 254 points (nnr ls --maps)" in result.err
+    assert (
+        "--sparsify 0.3333333 is not a point of the sparsification map; it has 254 points (nnr ls --maps)" in result.err
+    )
     assert call(capsys, "ls", "many.nnr", "--maps").out.count("\n") == 255
     assert call(capsys, "decode", "many.nnr", "-o", "thin.npz", "--sparsify", str(np.float32(253 / 256))).code == 0
 
@@ -271,7 +276,7 @@ def test_no_map(npz: Path, bitstream: Path, capsys: Capture) -> None:
     for name in (bitstream, "flagged.nnr"):
         result = call(capsys, "decode", name, "-o", "thin.npz", "--sparsify", "0.1")
         assert result.code == 2
-        assert "a sparsification map, of which the bitstream has none" in result.err
+        assert "requires a sparsification map, but the bitstream has none" in result.err
 
 
 def test_points_of_strangers(npz: Path, capsys: Capture) -> None:

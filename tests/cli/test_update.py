@@ -122,7 +122,7 @@ def test_options(versions: Path, capsys: Capture, options: list[Any], expected: 
     ("options", "message"),
     [
         (["--qp", -40, "--quality", 30], "--qp and --quality cannot be combined"),
-        (["--lossless", "--preset", "fl"], "--lossless is --preset lossless, not fl"),
+        (["--lossless", "--preset", "fl"], "--lossless and --preset fl cannot be combined; choose one"),
         (["--lossless", "--quality", 30], "--lossless keeps every bit, so --quality has no effect"),
         (["--lossless", "--fold-batchnorm"], "so --fold-batchnorm has no effect"),
         (["--structured"], "--structured requires --sparsity"),

@@ -288,8 +288,8 @@ def test_a_lineage(read: Callable[[list[bytes]], Iterator[list[str]]]) -> None:
     made = line(6)
     assert [bool(names) for names in read(made)] == [True, False] * 3
     for order, match in [
-        ([0, 2], "bitstream 3 of device_id 2 continues number 2, .* the last one is 1"),
-        ([0, 1, 2, 4], "bitstream 5 of device_id 2 continues number 4, .* the last one is 3"),
+        ([0, 2], "bitstream 3 of device_id 2 continues number 2, .* the last decoded one is 1"),
+        ([0, 1, 2, 4], "bitstream 5 of device_id 2 continues number 4, .* the last decoded one is 3"),
         ([0, 1, 1], "bitstream 2 of device_id 2 is repeated or out of order: number 2 was decoded"),
         ([0, 0], "bitstream 1 of device_id 2 is repeated"),
         ([1], "bitstream 2 of device_id 2 continues number 1, .* none was decoded"),

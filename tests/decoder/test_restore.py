@@ -709,7 +709,7 @@ def test_another_version_can_be_listed() -> None:
     data = levels(start('{"nnr_codec":4,"tensors":[]}'), "w", [1, 2]).data
     with nnr.open(data) as file:
         assert file.info["w"].shape == (2,)
-        assert file.ignored == ["unit 2 (side information of version 4; known are those up to 3)"]
+        assert file.ignored == ["unit 2 (side information of version 4; only versions up to 3 are supported)"]
         calls: list[Callable[[], object]] = [lambda: file["w"], file.decode, lambda: file.rows("w", 0, 1)]
         calls += [lambda: list(file), lambda: len(file), lambda: "w" in file, lambda: file.get("absent")]
         calls += [lambda: file.decode(names=["absent"]), lambda: file.rows("absent", 0, 1)]
@@ -758,8 +758,16 @@ def test_units_that_the_record_does_not_want() -> None:
         (FLOAT, lambda s: levels(s, "w#bits", [1]), "not float32 words"),
         (FLOAT, lambda s: s.ndu(ndu("w#bits", [1]), [1]), "not float32 words"),
         (FLOAT, lambda s: s.ndu(ndu("w#bits", [1, 1], kind=NNR_PT_RAW_FLOAT), payload=bytes(4)), "not float32 words"),
-        (tensor(index=0, same_as="v"), lambda s: levels(s, "w", [1]), "has a unit, and is tied to 'v'"),
-        (tensor(index=0, shape=[0], type="int8"), lambda s: levels(s, "w", [1]), "has a unit, and is empty"),
+        (
+            tensor(index=0, same_as="v"),
+            lambda s: levels(s, "w", [1]),
+            "has a unit, but side information states that it is tied to 'v'",
+        ),
+        (
+            tensor(index=0, shape=[0], type="int8"),
+            lambda s: levels(s, "w", [1]),
+            "has a unit, but side information states that it is empty",
+        ),
     ):
         data = stream(start(record)).data
         refused(data, nnr.ElementError, why, unit="unit 3 (NNR_NDU")

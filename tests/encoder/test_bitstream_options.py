@@ -165,7 +165,7 @@ def test_performance() -> None:
         (Performance(base_model_id="x"), {"profile": 0}, "base_model_id"),
         (Performance(validation_set_performance=0.5), {}, "performance_metric_type"),
         (Performance(base_model_id="a\0b"), {}, "base_model_id"),
-        ("good", {}, "performance is a Performance, not 'good'"),
+        ("good", {}, "performance must be a Performance, got 'good'"),
     ],
 )
 def test_performance_that_cannot_be_written(performance: Any, options: dict[str, Any], message: str) -> None:

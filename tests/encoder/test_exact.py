@@ -279,7 +279,7 @@ def test_the_reference_list_has_all_ids() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ({"ok": normal(), "w": np.ones((2, 2), "u1")}, {}, "'w' has type uint8, which NNR does not express"),
+        ({"ok": normal(), "w": np.ones((2, 2), "u1")}, {}, "'w' has type uint8, which NNR cannot represent"),
         ({"w": np.ones((2, 2), "f2")}, {"profile": 0}, "'w' has type float16, which profile 0 does not express"),
         ({"w": np.float32(3)}, {}, r"'w' has no dimensions: shape \(\)"),
         ({"w": np.ones((2, 2), BFLOAT16)}, {"exact": True}, "'w' has type bfloat16"),
@@ -354,7 +354,7 @@ def test_ties_that_a_model_names() -> None:
         with pytest.raises(nnr.EncodeError, match="said to be tied"):
             nnr.encode(Model(tensors, aliases=aliases))
     for other in (w + 1, w.T, w.astype("f8"), w.view("i4")):
-        with pytest.raises(nnr.EncodeError, match="'b' is said to be tied to 'a', but is another"):
+        with pytest.raises(nnr.EncodeError, match="'b' is declared as tied to 'a', but differs from it"):
             nnr.encode(Model({"a": w, "b": other}, aliases={"b": "a"}))
 
 
@@ -465,7 +465,7 @@ def test_a_tensor_that_changes_meanwhile() -> None:
 
     values = np.random.default_rng(1).standard_normal((64, 8))
     for dtype in ("float16", "float64"):
-        with pytest.raises(nnr.EncodeError, match="'w' has changed since it was planned"):
+        with pytest.raises(nnr.EncodeError, match="'w' changed during encoding"):
             nnr.encode(nnr.Model(Restless(w=values.astype(dtype))), exact=True)
     with pytest.raises(nnr.EncodeError, match="'w' has changed"):
         nnr.encode(nnr.Model(Restless(w=values.astype("f4"))))

@@ -417,10 +417,10 @@ def test_a_target_of_a_tiny_model_is_not_exceeded() -> None:
         ({"max_error": float("inf")}, "max_error is a finite number"),
         ({"target_size": 0}, "target_size must be at least 1 byte, got 0"),
         ({"target_size": 2.5e6}, "target_size must be an integer, got 2500000.0"),
-        ({"target_ratio": 0.0}, "target_ratio 0.0 is not above 0"),
+        ({"target_ratio": 0.0}, "target_ratio must be above 0, got 0.0"),
         ({"target_ratio": 15}, "target_ratio 15 is above 1; use 0.15 for 15 %"),
         ({"target_ratio": float("inf")}, "target_ratio is a finite number"),
-        ({"fine_vectors": None}, "fine_vectors is true or false"),
+        ({"fine_vectors": None}, "fine_vectors must be true or false"),
         ({"rules": [nnr.Rule("*", snr=3, quality=3)]}, "snr and quality cannot be combined|quality and snr cannot"),
         ({"rules": [nnr.Rule("*", snr=3, exact=True)]}, "so snr has no effect"),
         ({"overrides": {"w": {"qp": 4096}}}, "qp 4096 is outside"),
@@ -590,5 +590,5 @@ def test_wrong_tuning(options: dict[str, Any], message: str) -> None:
 
 def test_a_score_that_no_steps_keep() -> None:
     scores = iter([1.0, *[0.5] * 10])
-    with pytest.raises(nnr.EncodeError, match=r"no steps keep the score within 0.1 of 1"):
+    with pytest.raises(nnr.EncodeError, match=r"no step sizes keep the score within 0.1 of 1"):
         nnr.tune(MODEL, lambda model: next(scores), tolerance=0.1)

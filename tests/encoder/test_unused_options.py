@@ -160,7 +160,7 @@ def test_what_a_model_leaves_without_effect_is_warned_of_once(
     ids=str,
 )
 def test_options_about_blocks_are_refused_without_blocks(function: Callable[..., Any], options: dict[str, Any]) -> None:
-    with pytest.raises(nnr.EncodeError, match="is impossible: the model has no graph"):
+    with pytest.raises(nnr.EncodeError, match="requires blocks, but the model has no graph"):
         function(PLAIN, **options)
 
 

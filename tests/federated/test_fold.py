@@ -65,7 +65,7 @@ def test_nothing_to_fold() -> None:
     for model in (Model(dict(TENSORS)), Model({"w": np.ones(3, "f4")}, TOPOLOGY)):
         with pytest.raises(EncodeError, match="no batch normalization to fold"):
             fold(model)
-    with pytest.raises(EncodeError, match=r"epsilon of the block of 'conv.weight' is not known"):
+    with pytest.raises(EncodeError, match=r"epsilon of the block of 'conv.weight' is unknown"):
         fold(Model(dict(TENSORS), blocks=[replace(BLOCK, epsilon=None)]))
     negative: dict[str, Array] = {**TENSORS, "bn.var": -TENSORS["bn.var"]}
     with pytest.raises(EncodeError, match="cannot be folded"):

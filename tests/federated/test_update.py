@@ -169,14 +169,14 @@ def test_what_is_known_of_tensors_that_do_not_change(option: str) -> None:
     data = encoder.encode({**update, "v": np.zeros((4, 3), "f4")})
     assert data == nnr.UpdateEncoder(**{option: {"w": known["w"]}}).encode(update)
     assert encoder.encode({**update, "v": np.ones((4, 3), "f4")})
-    with pytest.raises(nnr.EncodeError, match="'v' is no tensor of the model"):
+    with pytest.raises(nnr.EncodeError, match="'v' is not a tensor of the model"):
         nnr.UpdateEncoder(**{option: known}).encode(update)
     base = {"w": update["w"], "v": np.ones((4, 3), "f4")}
     new = {**base, "w": 2 * base["w"]}
     assert nnr.encode_update(base, new, **{option: known}) == nnr.encode_update(
         base, new, **{option: {"w": known["w"]}}
     )
-    with pytest.raises(nnr.EncodeError, match="'u' is no tensor of the model"):
+    with pytest.raises(nnr.EncodeError, match="'u' is not a tensor of the model"):
         nnr.encode_update(base, new, **{option: {"u": known["v"]}})
 
 

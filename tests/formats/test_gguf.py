@@ -273,7 +273,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "MXFP4": (file_of([info("w", [32], 39, 0)], bytes(17)), "tensor 'w': type MXFP4 is not read"),
     "type 999": (file_of([info("w", [32], 999, 0)], bytes(99)), "type of number 999 is not read"),
     "dimensions": (file_of([info("w", [1] * 33, I8, 0)], b"a"), "tensor 'w': 33 dimensions"),
-    "no array": (file_of([info("w", [0, 1 << 40, 1 << 40], I8, 0)]), "is larger than any array"),
+    "no array": (file_of([info("w", [0, 1 << 40, 1 << 40], I8, 0)]), "exceeds the largest possible array"),
     "blocks": (file_of([info("w", [33], Q8_0, 0)], bytes(70)), r"\[33\], which is not made of blocks of 32"),
     "blocks across rows": (file_of([info("w", [16, 2], Q8_0, 0)], bytes(34)), "not made of blocks of 32"),
     "no block": (file_of([info("w", [], Q8_0, 0)], bytes(34)), "not made of blocks of 32"),

@@ -122,7 +122,7 @@ def test_a_text_is_read_when_it_is_small_enough(tmp_path: Path) -> None:
 def test_a_graph_without_its_tensors_is_not_encoded() -> None:
     model = formats.load(TEXT)
     for call in (nnr.encode, nnr.estimate):
-        with pytest.raises(FormatError, match="a graph alone, and its 2 variables have no tensor files"):
+        with pytest.raises(FormatError, match="only a graph: tensor files of its 2 variables are missing"):
             call(model)
     with pytest.raises(FormatError, match="a graph alone"):
         nnr.encode(io.BytesIO(TEXT))

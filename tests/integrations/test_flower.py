@@ -365,7 +365,7 @@ def test_sparsity(options: dict[str, float]) -> None:
     ("train", "reason"),
     [
         (lambda tensors, node: {"bias": tensors["bias"]}, "in one of the model and its update only"),
-        (lambda tensors, node: {**tensors, "bias": tensors["bias"][1:]}, "came back in shape"),
+        (lambda tensors, node: {**tensors, "bias": tensors["bias"][1:]}, "was returned with shape"),
         (lambda tensors, node: {**tensors, "bias": tensors["bias"] * np.float32(np.nan)}, "'bias' has values that"),
     ],
 )

@@ -313,7 +313,7 @@ def test_rules_and_overrides_of_the_weight_are_those_of_its_factors() -> None:
 
 
 def test_no_steps_are_fine_enough() -> None:
-    with pytest.raises(nnr.EncodeError, match="no steps of its factors give 'w'"):
+    with pytest.raises(nnr.EncodeError, match="the requested error of 'w' cannot be reached"):
         nnr.encode({"w": decaying(40, 30) * np.float32(1e-34)}, reduce="lowrank(error=0.2)", snr=150)
 
 

@@ -449,7 +449,7 @@ def test_large_blocks_and_long_kernels() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("", "sparsify needs a ratio, such as sparsify(ratio=0.6), or a threshold"),
+        ("", "sparsify requires a ratio, such as sparsify(ratio=0.6), or a threshold"),
         ("ratio=1.5", "sparsify(ratio) 1.5 is outside 0..1"),
         ("threshold=-1", "sparsify(threshold) -1.0 is outside"),
         ("threshold=1e39", "sparsify(threshold) 1e+39 is outside"),

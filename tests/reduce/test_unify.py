@@ -250,7 +250,7 @@ def test_a_target_leaves_a_threshold_alone() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("unify", "unify needs a ratio"),
+        ("unify", "unify requires a ratio"),
         ("unify(ratio=0.5, threshold=1)", "a ratio or a threshold, not both"),
         ("unify(ratio=1.5)", "unify(ratio) 1.5 is outside 0..1"),
         ("unify(threshold=-1)", "unify(threshold) -1.0 is less than 0"),

@@ -301,7 +301,7 @@ def test_a_text_of_somebody_else(data: bytes) -> None:
 
 @pytest.mark.parametrize("rest", [b"4}", b"10}", b"999999999,", b'4,"tensors":[NaN'])
 def test_another_version(rest: bytes) -> None:
-    with pytest.raises(UnsupportedError, match=r"version \d+; known are those up to 3"):
+    with pytest.raises(UnsupportedError, match=r"version \d+; only versions up to 3 are supported"):
         parse(b'{"nnr_codec":' + rest)
 
 
@@ -323,11 +323,11 @@ NONE = b'{"nnr_codec":1,"tensors":{"w":%s}}'
         (b'{"nnr_codec":1}\0', "no JSON"),
         (b'{"nnr_codec":1,"source":{"format":"\xff"}}', "no JSON"),
         (b'{"nnr_codec":1,"source":{"format":"\n"}}', "no JSON"),
-        (NONE % b"NaN", "NaN is no integer"),
-        (NONE % b"-Infinity", "-Infinity is no integer"),
-        (NONE % b"1.0", "1.0 is no integer"),
-        (NONE % (b"0." + b"1" * 1000), r"0\.1{18} is no integer"),
-        (NONE % b"1e999999999", "1e999999999 is no integer"),
+        (NONE % b"NaN", "NaN is not an integer"),
+        (NONE % b"-Infinity", "-Infinity is not an integer"),
+        (NONE % b"1.0", "1.0 is not an integer"),
+        (NONE % (b"0." + b"1" * 1000), r"0\.1{18} is not an integer"),
+        (NONE % b"1e999999999", "1e999999999 is not an integer"),
         (NONE % b"100000000000000000000", "an integer of 21 digits"),
         (NONE % (b"1" * 100_000), "an integer of 100,000 digits"),
         (NONE % (b"[" * 1_000_000), "nested too deeply"),
@@ -453,7 +453,7 @@ CODES: list[tuple[object, str, str, str]] = [
     (FLOAT | {"bits": 1}, "float32", ".bits", "expected a string"),
     (FLOAT | {"bits": "b\0"}, "float32", ".bits", NUL),
     (FLOAT | {"bits": "\ud800"}, "float32", ".bits", "not Unicode"),
-    (FLOAT | {"bits": "w"}, "float32", ".bits", "'w' is already the name of another tensor"),
+    (FLOAT | {"bits": "w"}, "float32", ".bits", "'w' is already used as a name"),
     # IntegerCode
     ({"kind": "integer", "base": -(1 << 63) - 1}, "int64", ".base", "is not in"),
     ({"kind": "integer", "base": -1}, "uint8", ".base", "-1 is outside 0..255"),
@@ -476,7 +476,12 @@ CODES: list[tuple[object, str, str, str]] = [
         ".values",
         "6 bytes are not a whole number of items of 4 bytes",
     ),
-    ({"kind": "palette", "values": "AA=="}, "bfloat16", ".values", "1 bytes are not a whole number of items of 2 bytes"),
+    (
+        {"kind": "palette", "values": "AA=="},
+        "bfloat16",
+        ".values",
+        "1 bytes are not a whole number of items of 2 bytes",
+    ),
     ({"kind": "palette", "values": "AAAA\n"}, "int8", ".values", "no base64"),
     ({"kind": "palette", "values": "A-_A"}, "int8", ".values", "no base64"),
     ({"kind": "palette", "values": "AAA\u00e4"}, "int8", ".values", "no base64"),
@@ -514,9 +519,9 @@ CODES_3: list[tuple[object, str, str, str]] = [
     (FLOAT | {"unit": 1}, "float32", ".unit", "expected a string"),
     (FLOAT | {"unit": "u\0"}, "float32", ".unit", NUL),
     (FLOAT | {"unit": "\ud800"}, "float32", ".unit", "not Unicode"),
-    (FLOAT | {"unit": "w"}, "float32", ".unit", "'w' is already the name of another tensor"),
-    (FLOAT | {"unit": "u", "bits": "u"}, "float32", ".unit", "'u' is already the name of another tensor"),
-    (FLOAT | {"bits": "w#levels"}, "float32", ".unit", "'w#levels' is already the name of another tensor"),
+    (FLOAT | {"unit": "w"}, "float32", ".unit", "'w' is already used as a name"),
+    (FLOAT | {"unit": "u", "bits": "u"}, "float32", ".unit", "'u' is already used as a name"),
+    (FLOAT | {"bits": "w#levels"}, "float32", ".unit", "'w#levels' is already used as a name"),
     ({"kind": "integer", "unit": "w"}, "int8", ".unit", "something else"),
     ({"kind": "palette", "values": "AA==", "unit": "w"}, "int8", ".unit", "something else"),
     ({"kind": "grid", "scale": "AACAPw==", "unit": "w"}, "float32", ".unit", "something else"),
@@ -589,7 +594,7 @@ TIED = {"same_as": "a", "index": 0}
 @pytest.mark.parametrize(
     ("tensors", "path", "message"),
     [
-        ({"a": CODED, "a#bits": {"type": "int8"}}, '["a"].code.bits', "'a#bits' is already the name of another tensor"),
+        ({"a": CODED, "a#bits": {"type": "int8"}}, '["a"].code.bits', "'a#bits' is already used as a name"),
         ({"a": CODED, "a#bits": TIED | {"same_as": "x"}}, '["a"].code.bits', "something else"),
         (
             {"a": CODED, "b": {"type": "float32", "code": FLOAT | {"bits": "a#bits"}}},

@@ -106,7 +106,7 @@ def test_integers_of_many_digits(digits: int) -> None:
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1.5", "1e99"])
 def test_numbers_that_are_no_integers(number: str) -> None:
-    refused(b'{"nnr_codec":1,"tensors":' + number.encode() + b"}", nnr.ElementError, "is no integer")
+    refused(b'{"nnr_codec":1,"tensors":' + number.encode() + b"}", nnr.ElementError, "is not an integer")
 
 
 @pytest.mark.parametrize("rest", [b",", b"}}", b',"\xff":1}', b"}\0"])
@@ -238,7 +238,7 @@ TIED = {"same_as": "x", "index": 0}
 )
 @pytest.mark.parametrize("version", [1, 3])
 def test_a_unit_for_two(tensors: object, version: int) -> None:
-    refused(record(tensors, version), nnr.ElementError, "is the name of something else")
+    refused(record(tensors, version), nnr.ElementError, "is already used as a name")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_unit_for_two(tensors: object, version: int) -> None:
     ids=["tensor", "itself", "own bits", "levels"],
 )
 def test_a_unit_of_levels_for_two(tensors: object) -> None:
-    refused(record(tensors, 3), nnr.ElementError, "is the name of something else")
+    refused(record(tensors, 3), nnr.ElementError, "is already used as a name")
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_ties_that_lead_nowhere(tensors: object) -> None:
 
 
 def test_two_tensors_in_one_place() -> None:
-    refused(record({"v": TIED, "w": TIED}), nnr.ElementError, "is the place of another tensor")
+    refused(record({"v": TIED, "w": TIED}), nnr.ElementError, "is already the index of another tensor")
 
 
 @pytest.mark.parametrize(

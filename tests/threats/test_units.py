@@ -17,7 +17,7 @@ from .support import AGG, STRICT, good, refused, start, unit
 @pytest.mark.parametrize("size", [b"\0\0", b"\0\1", b"\0\2", b"\x80\0\0\0", b"\x80\0\0\4"])
 def test_t01_a_unit_smaller_than_its_header(size: bytes) -> None:
     """A size of 0 would be read for ever."""
-    refused(start().data + size + b"\x14\0\0", nnr.ElementError, "less than its own header")
+    refused(start().data + size + b"\x14\0\0", nnr.ElementError, "less than the header")
 
 
 def test_t01_a_unit_larger_than_its_parent() -> None:

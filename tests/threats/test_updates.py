@@ -56,7 +56,7 @@ def test_t29_a_parent_that_is_not_the_last_update(before: list[int], depth: int)
 @pytest.mark.parametrize("dims", [[6, 5], [30], [5, 7], [1, 1]])
 def test_t29_co_located_levels_of_another_shape(dims: list[int]) -> None:
     """The kernel would read beyond them."""
-    refused_after([update(1)], update(2, dims, co_loc=LEVELS), "have not its shape")
+    refused_after([update(1)], update(2, dims, co_loc=LEVELS), "do not have its shape")
     refused_after([update(1)], update(2, dims), "shape")  # their history has one as well
 
 
