@@ -186,7 +186,7 @@ def conformance(
         suite, there = suites.Suite.read(root), load_cases(root)
         cases = [case for case in there if _is_chosen(case, only, kinds, feature, profile)]
         if not cases:
-            raise click.UsageError("no vector matches the selection; check --kind and --case")
+            raise click.UsageError("no case matches --only, --class, --feature and --profile")
         reports.write("fluster", lambda: formats.as_fluster(suites.fluster(cases)))
         started, results = time.perf_counter(), []
         for result in run(

@@ -209,8 +209,9 @@ def encode(
             config = replace(config, **data)
     for k, (model, place, stream) in enumerate(zip(models, places, streams, strict=True)):
         source = output.model(model, format=model_format, limits=limits, strict=strict)
+        params.check_companions(source, *reports, *([] if dry_run else places))
         if dry_run:
-            estimated(nnr.estimate(source, config, jobs=jobs), config, file_size(model), as_json)
+            estimated(nnr.estimate(source, config, jobs=jobs), config, output.stored_size(model), as_json)
             continue
         asked = maps.measured(source, model, config, evaluation, jobs, printer) if evaluation else config
         kept = io.BytesIO() if stream and check else None
@@ -238,7 +239,7 @@ def encode(
             report.save(name, overwrite=force)
         for line in steps_told(asked, report):
             printer.note(line)
-        printer.note(f"{model} -> {place}: {summary(report, file_size(model))} in {report.seconds:.2f} s")
+        printer.note(f"{model} -> {place}: {summary(report, output.stored_size(model))} in {report.seconds:.2f} s")
         if check:
             printer.note(
                 f"check: {checked(compared(source, kept.getvalue() if kept else place, report, limits, jobs, printer))}"
@@ -371,26 +372,13 @@ def checked(found: ModelDifference) -> str:
     return f"{errors_told(found)}{f'; {loss}' if loss else ''}{more}"
 
 
-def file_size(model: str) -> int | None:
-    """Return the bytes of a model's file; None for a folder and standard input."""
-    return os.path.getsize(model) if os.path.isfile(model) else None
-
-
 def summary(report: nnr.EncodeReport, stored: int | None) -> str:
-    """Describe sizes before and after, and errors.
-
-    Before is the size of the file, ``stored``, if that is less than its values take: they are compressed in it, or are
-    converted on reading.
-    """
-    is_packed = stored is not None and 0 < stored < report.source_bytes
-    sizes = f"{stored if is_packed else report.source_bytes:,} -> {report.nbytes:,} bytes"
+    """Describe sizes before and after, relative to :func:`.output.stored_size`, and errors."""
+    sizes = output.sizes(report.source_bytes, stored, report.nbytes, report.parameters)
     if not report.parameters:
         return sizes
-    ratio = f"{100 * report.ratio:.2f} %"
-    if is_packed and stored:
-        ratio = f"{100 * report.nbytes / stored:.2f} % of the file, {ratio} of its values as arrays"
     exact = "lossless" if report.config and report.config.exact else "the same values"
-    return f"{sizes} ({ratio}, {report.bits_per_parameter:.2f} bits/parameter), {loss_told(report.loss) or exact}"
+    return f"{sizes}, {loss_told(report.loss) or exact}"
 
 
 def loss_told(loss: LossSummary) -> str:

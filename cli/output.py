@@ -263,3 +263,35 @@ def update_of(file: nnr.NnrFile) -> str:
 def tensors(n: int) -> str:
     """Return ``1 tensor``, ``2 tensors``."""
     return f"{n:,} tensor{'' if n == 1 else 's'}"
+
+
+def stored_size(model: str) -> int | None:
+    """Return the bytes of a model's file; None for a folder, standard input and a bitstream."""
+    return os.path.getsize(model) if os.path.isfile(model) and not model.lower().endswith(".nnr") else None
+
+
+def packed_size(source_bytes: int, stored: int | None) -> int | None:
+    """Return the bytes of a file that is smaller than its values, which are compressed or converted; None otherwise."""
+    return stored if stored and stored < source_bytes else None
+
+
+def sizes(source_bytes: int, stored: int | None, nbytes: int, parameters: int) -> str:
+    """Describe the size of a bitstream relative to its source.
+
+    Parameters
+    ----------
+    source_bytes, parameters : int
+        Bytes of the tensors as arrays, and the number of their values.
+    stored : int or None
+        Bytes of the file (:func:`stored_size`), to which the ratio refers if it is a packed file.
+    nbytes : int
+        Bytes of the bitstream.
+    """
+    packed = packed_size(source_bytes, stored)
+    told = f"{packed or source_bytes:,} -> {nbytes:,} bytes"
+    if not parameters:
+        return told
+    ratio = f"{100 * nbytes / source_bytes:.2f} %" if source_bytes else ""
+    if packed:
+        ratio = f"{100 * nbytes / packed:.2f} % of the file, {ratio} of its values as arrays"
+    return f"{told} ({ratio}, {8 * nbytes / parameters:.2f} bits/parameter)"

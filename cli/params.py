@@ -368,7 +368,7 @@ def open_target(target: str, *sources: str, force: bool, folder: bool) -> Binary
         return output.stdout()
     target = target.rstrip(os.sep) or target  # as the library writes it: a file is not found with a separator behind it
     if os.path.lexists(target):
-        if os.path.exists(target) and any(os.path.samefile(name, target) for name in filter(os.path.exists, sources)):
+        if os.path.exists(target) and any(_is_part(target, name) for name in filter(os.path.exists, sources)):
             raise FileExistsError(f"{target} is an input; write to another name")
         if os.path.isdir(target) and not folder:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
@@ -380,3 +380,20 @@ def open_target(target: str, *sources: str, force: bool, folder: bool) -> Binary
             return None
     except OSError as error:
         raise OSError(error.errno, error.strerror, parent) from None
+
+
+def _is_part(target: str, source: str) -> bool:
+    """Return whether an existing target is an input or a file in its folder; earlier bitstreams there are outputs."""
+    if os.path.samefile(source, target):
+        return True
+    folder, place = os.path.realpath(source), os.path.realpath(target)
+    is_output = target.lower().endswith(".nnr") and os.path.isfile(target)
+    return os.path.isdir(folder) and place.startswith(os.path.join(folder, "")) and not is_output
+
+
+def check_companions(model: nnr.Model, *targets: str | None) -> None:
+    """Raise FileExistsError if an output is one of several files of an input model, such as its weights or a shard."""
+    for target in targets:
+        for path in getattr(model.tensors, "files", ()):
+            if target and os.path.exists(target) and os.path.samefile(path, target):
+                raise FileExistsError(f"{target} is a file of an input model; write to another name")

@@ -179,7 +179,7 @@ def test_pruning_and_decomposition_are_rows_of_their_own() -> None:
         ({"sparsification": ()}, "a sparsification map must have 1 to 254 points, got 0"),
         ({"sparsification": range(255)}, "a sparsification map must have 1 to 254 points, got 255"),
         ({"pruning": [-0.5]}, "a point of a pruning map must be a number from 0 to 1, got -0.5"),
-        ({"pruning": [float("nan")]}, "not nan"),
+        ({"pruning": [float("nan")]}, "got nan"),
         ({"sparsification": [1e39]}, "not 1e+39"),
         ({"sparsification": [True]}, "not True"),
         ({"sparsification": ["0.1"]}, "not '0.1'"),
@@ -221,17 +221,17 @@ def test_as_many_points_as_there_is_room_for() -> None:
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        (float("nan"), "an evaluation gives a finite number"),
-        ((1.0, [float("inf")]), "an evaluation gives a finite number"),
-        (1e39, "an evaluation gives a finite number"),
-        (None, "an evaluation gives a finite number"),
-        (True, "an evaluation gives a finite number"),
-        ("0.5", "an evaluation gives a finite number"),
-        ((1.0, 2.0), "an evaluation gives a finite number"),
-        ((1.0, [0.5], 3), "an evaluation gives a finite number"),
-        ((None, [0.5]), "an evaluation gives a finite number"),
+        (float("nan"), "an evaluation must return a finite number"),
+        ((1.0, [float("inf")]), "an evaluation must return a finite number"),
+        (1e39, "an evaluation must return a finite number"),
+        (None, "an evaluation must return a finite number"),
+        (True, "an evaluation must return a finite number"),
+        ("0.5", "an evaluation must return a finite number"),
+        ((1.0, 2.0), "an evaluation must return a finite number"),
+        ((1.0, [0.5], 3), "an evaluation must return a finite number"),
+        ((None, [0.5]), "an evaluation must return a finite number"),
         ((1.0, [0.5] * 256), "at most 255 classes, got 256"),
-        ((1.0, [0.5] * 33), "the last 32 classes at most"),
+        ((1.0, [0.5] * 33), "only the last 32 classes"),
     ],
 )
 def test_scores_that_are_none(score: object, message: str) -> None:
@@ -256,14 +256,14 @@ def test_classes_come_back_or_are_refused(classes: list[float | None]) -> None:
 
 def test_a_decomposition_map_has_no_mask() -> None:
     model = nnr.Model(dict(MODEL))
-    with pytest.raises(nnr.EncodeError, match="no mask"):
+    with pytest.raises(nnr.EncodeError, match="must have the accuracies of all classes"):
         measure.blank(model, {"decomposition": (0.5,)}, (1.0, [None, 0.5]))
     maps = measure.blank(model, {"decomposition": (0.5,)}, (1.0, [0.5] * 1000))
     assert nnr.open(nnr.encode(MODEL, performance=nnr.Performance(maps=maps))).performance.maps == maps
 
 
 def test_weights_that_are_not_finite_suggest_no_points() -> None:
-    with pytest.raises(nnr.EncodeError, match="no finite weights to choose the points"):
+    with pytest.raises(nnr.EncodeError, match="no finite weights"):
         nnr.measure({"w": np.full((4, 4), np.nan, "f4")}, lambda model: 1.0, {"sparsification": None})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -109,6 +109,7 @@ def links(
     *,
     names: Sequence[str] = (),
     limits: Limits | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Iterator[Model | dict[str, Array]]:
     """Yield the model after each update.
 
@@ -118,6 +119,8 @@ def links(
         As for :func:`chain_updates`.
     names : sequence of str
         Names of the base and of each update in errors.
+    progress : callable, optional
+        As for :func:`apply_update`.
 
     Raises the errors of :func:`chain_updates`.
     """
@@ -133,7 +136,8 @@ def links(
             lineage = Lineage.parse(base_of(content, limits))
             if lineage and lineage.base.startswith(DIGEST) and lineage.base != (found := found or identity(base)):
                 raise MissingReferenceError(f"the update is for the model {lineage.base}; {names[0]} is {found}")
-            model = apply_update(model, decoder.decode(content) if lineage else content, limits=limits)
+            change = decoder.decode(content, progress) if lineage else content
+            model = apply_update(model, change, limits=limits, progress=progress)
         except MissingReferenceError as error:
             if (message := _astray(k, base, model, contents, names, limits)) is None:
                 error.add_note(names[k + 1])

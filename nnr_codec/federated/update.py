@@ -81,6 +81,7 @@ def encode_update(
     sbt: float | None = None,
     sbt_ternary: float | None = None,
     report: EncodeReport | None = None,
+    progress: Callable[[TensorReport], None] | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
     **options: Unpack[EncoderOptions],
@@ -102,6 +103,8 @@ def encode_update(
         As for :class:`UpdateEncoder`. The differences quantized this way are held in memory together.
     report : EncodeReport, optional
         Filled with sizes, errors and statistics of the coded differences; ``ratio`` is relative to all of ``new``.
+    progress : callable, optional
+        Called with a TensorReport after each changed tensor.
     jobs, executor, options
         As for :func:`nnr_codec.encode`.
 
@@ -158,12 +161,14 @@ def encode_update(
         settings = _steps(model, whole, settings, lossless)
     prepared = Prepared(model, model, links=links, source=after)
     if report is None:
-        return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=asked))
+        return b"".join(encode_units(prepared, settings, progress, jobs=jobs, executor=executor, asked=asked))
     report.config = asked
     notes, witness, started = Notes(prepared, report), Witness(prepared, report), time.perf_counter()
 
     def note(tensor: TensorReport) -> None:
         notes.take(tensor)
+        if progress:
+            progress(tensor)
 
     units = []
     for unit in encode_units(prepared, settings, note, jobs=jobs, executor=executor, statistics=True, asked=asked):

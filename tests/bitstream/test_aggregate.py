@@ -298,7 +298,7 @@ def test_g_without_h() -> None:
     s = start().ndu(ndu("b", [1]), [1]).ndu(ndu("a", [2, 3], **pair), [[1], [2]])
     s.ndu(ndu("a", [2, 3], **pair), [[1, 2, 3]]).ndu(ndu("c", [1]), [1])
     units = s.units
-    for first, last, match in ((2, 4, "ends in the middle"), (4, 6, "stands in the middle")):
+    for first, last, match in ((2, 4, "ends in the middle"), (4, 6, "is in the middle")):
         inside = write_aggregate(units[first:last], nnr_aggregate_unit_type=NNR_AGG_SLF)
         data = b"".join([*units[:first], inside, *units[last:]])
         with pytest.raises(nnr.UnsupportedError, match=match):
@@ -310,7 +310,7 @@ def test_g_without_h() -> None:
 def test_a_malformed_bitstream() -> None:
     with pytest.raises(nnr.TruncatedError):
         extract(model().data[:-3] + b"\0", 100)
-    with pytest.raises(nnr.ElementError, match="no NNR bitstream"):
+    with pytest.raises(nnr.ElementError, match="not an NNR bitstream"):
         extract(b"not a bitstream", 0)
 
 

@@ -125,7 +125,7 @@ def test_usage(npz: Path, capsys: Capture) -> None:
     for python in (sys.executable, "/no/such/python"):
         result = call(capsys, "bench", npz, "--peer", python)
         assert result.code == 5
-        assert "NNCodec has ended" in result.err or "cannot be run" in result.err
+        assert "the NNCodec process ended" in result.err or "cannot be run" in result.err
 
 
 @pytest.mark.peer

@@ -125,7 +125,7 @@ def test_estimates_and_reports(folder: str, capsys: Capture) -> None:
             2,
             "--lossless keeps every bit, so --fold-batchnorm has no effect",
         ),
-        (["--preset", "3gpp-full", "--fold-batchnorm"], 2, "which --fold-batchnorm needs; leave out one"),
+        (["--preset", "3gpp-full", "--fold-batchnorm"], 2, "which --fold-batchnorm requires; remove one"),
         (["--topology", "graph.nnef"], 2, "'graph.nnef' is not one of 'carried', 'external'"),
     ],
 )

@@ -229,7 +229,7 @@ def test_the_core_set_where_there_are_no_others(capsys: Capture, monkeypatch: py
     monkeypatch.setattr(nnr, "__file__", str(here / "nnr_codec" / "__init__.py"))
     result = conformance(capsys, "--claim", "-j", 2)
     assert result.code == 0
-    assert result.err.startswith("nnr: there are no vectors beside this installation: these are the core set")
+    assert result.err.startswith("nnr: only the core vectors of the package are available")
     *lines, counts, claim = result.out.splitlines()
     assert len(lines) == 36
     assert all(line.startswith("PASS") for line in lines)

@@ -253,7 +253,7 @@ def test_some_tensors_are_no_network(capsys: Capture) -> None:
     nnr.encode_file(DIGITS, "digits.nnr")
     result = call(capsys, "decode", "digits.nnr", "-o", "out.nnef", "--only", "conv1/*")
     assert result.code == 2
-    assert "--only leaves out tensors that a network needs" in result.err
+    assert "--only omits tensors that the graph requires" in result.err
     assert call(capsys, "decode", "digits.nnr", "-o", "out.nnef", "--only", "*").code == 0
 
 

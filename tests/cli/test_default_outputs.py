@@ -62,10 +62,10 @@ def test_an_existing_default_output_is_not_replaced(models: Path, capsys: Captur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["encode", "a.npz", "b.safetensors", "-o", "x.nnr"], "2 models need a folder as the output"),
+        (["encode", "a.npz", "b.safetensors", "-o", "x.nnr"], "2 models require an output folder"),
         (["encode", "a.npz", "./a.npz", "-o", "out/"], "is the file of two outputs"),
         (["encode", "-"], "give -o"),
-        (["decode", "a.nnr", "b.nnr", "-o", "x.npz"], "2 bitstreams need a folder as the output"),
+        (["decode", "a.nnr", "b.nnr", "-o", "x.npz"], "2 bitstreams require an output folder"),
     ],
 )
 def test_what_has_no_place_is_a_mistake(models: Path, capsys: Capture, arguments: list[str], message: str) -> None:

@@ -96,7 +96,7 @@ def test_a_ratio_in_percent(npz: Path, capsys: Capture) -> None:
             ["--lossless", "--dq"],
             "--lossless keeps every bit, so --dependent-quantization has no effect",
         ),
-        (["--profile", "0", "--row-skipping"], "Error: --row-skipping needs --profile 1"),
+        (["--profile", "0", "--row-skipping"], "Error: --row-skipping requires --profile 1"),
         (["--quality", "101"], "Error: --quality 101.0 is outside 0..100"),
         (["--qp", "999"], "Error: --qp 999 is outside -504..511 of --qp-density 2"),
         (["--snr=-3"], "Error: --snr -3.0 is outside 0..3000"),

@@ -115,12 +115,12 @@ def test_usage(bitstream: Path, capsys: Capture) -> None:
         (["--type", "XYZ"], "unknown unit type 'NNR_XYZ'"),
         (["--format", "xml"], "'xml'"),
         (["--unit", -1], "-1"),
-        (["--bins", "--requirements"], "about the whole bitstream"),
-        (["--requirements", "--unit", 1], "about the whole bitstream"),
-        (["--bins", "--element", "sig_flag"], "--unit, --name and --all only"),
+        (["--bins", "--requirements"], "cannot be combined with options that select units"),
+        (["--requirements", "--unit", 1], "cannot be combined with options that select units"),
+        (["--bins", "--element", "sig_flag"], "only with --unit, --name and --all"),
         (["--all", "-i", bitstream], "-i requires --bins"),
-        (["--bins"], "3 compressed data units are chosen"),
-        (["--bins", "--name", "x"], "0 compressed data units are chosen"),
+        (["--bins"], "3 compressed data units match"),
+        (["--bins", "--name", "x"], "0 compressed data units match"),
         (["--limit", "x=1"], "x=1"),
     ):
         result = call(capsys, "inspect", bitstream, *options)
@@ -138,7 +138,7 @@ def test_what_could_be_read_of_a_malformed_bitstream(bitstream: Path, capsys: Ca
     bitstream.write_bytes(data[: unit.offset + unit.size - 1])
     result = call(capsys, "inspect", bitstream, *options)
     assert result.code == 3
-    assert result.err.startswith("nnr: error: model.nnr: unit 3 (NNR_NDU), bit 0, nnr_unit_size: the unit is ")
+    assert result.err.startswith("nnr: error: model.nnr: unit 3 (NNR_NDU), bit 0, nnr_unit_size: the unit has ")
     assert result.err.count("\n") == 1
     if "--json" in options:
         assert json.loads(result.out) == json.loads(whole)[:3]

@@ -38,9 +38,9 @@ MISTAKES: list[tuple[str, int, str]] = [
     (
         "verify w.npz",
         3,
-        "w.npz: a model (npz), not a bitstream; nnr verify checks bitstreams and NNEF models: ",
+        "w.npz: a model (npz), not a bitstream; nnr verify checks bitstreams and NNEF models; ",
     ),
-    ("verify two", 3, "two: a folder with model files, not a bitstream; nnr verify checks bitstreams and NNEF models:"),
+    ("verify two", 3, "two: a folder with model files, not a bitstream; nnr verify checks bitstreams and NNEF models;"),
     (
         "verify cut.npz",
         3,
@@ -57,7 +57,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     (
         "decode digits.nnr -o x.nnef --topology other.nnef",
         3,
-        "1 of 16 tensors have different shapes: 'fc2/weight' is (10, 64), declared as (11, 64); give the topology of the",
+        "1 of 16 tensors have different shapes: 'fc2/weight' is (10, 64), declared as (11, 64); use the topology",
     ),
     # options
     ("encode w.npz -o x.nnr --qualty 20", 2, "No such option '--qualty'."),
@@ -75,11 +75,11 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("encode w.npz -o x.nnr --rule fc*:rate=99", 2, "--rule 'fc*': rate 99.0 is outside 0..16"),
     ("encode w.npz -o x.nnr --lossless --rule fc*:rate=2", 2, "--rule 'fc*': exact=True keeps every bit, so rate has"),
     ("encode w.npz -o x.nnr --target-size 10", 3, "more than the target of 10 bytes; use a larger target"),
-    ("encode w.npz -o x.nnr --max-unit-size 3", 3, "more than --max-unit-size 3, and is not divided"),
+    ("encode w.npz -o x.nnr --max-unit-size 3", 3, "more than --max-unit-size 3, but only tensors can be split"),
     ("encode w.npz -o x.nnr --format foo", 2, "unknown model format 'foo'; choose from "),
     ("encode w.npz -o x.nnr --block", 3, "--block requires blocks, but the model has no graph"),
     ("encode w.npz -o x.nnr --fold-batchnorm", 3, "--fold-batchnorm: no batch normalization can be folded: "),
-    ("encode w.npz -o x.nnr --reduce prune(ratio=0.5)", 3, "--reduce: prune(ratio=0.5): there is no graph"),
+    ("encode w.npz -o x.nnr --reduce prune(ratio=0.5)", 3, "--reduce: prune(ratio=0.5): the model has no graph"),
     ("encode w.npz -o x.nnr --reduce shrink", 2, "--reduce: unknown step 'shrink'; choose from sparsify, unify, "),
     (
         "encode nan.npz -o x.nnr --fixed-point q7.8",
@@ -95,7 +95,11 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("decode w.nnr -o x.npz --limit max_units=1", 3, "2 is more than max_units=1; raise the limit if the source is"),
     # updates
     ("update encode v.npz -o x.nnr", 2, "Missing option '--base'."),
-    ("update encode v.npz --base digits.nnef -o x.nnr", 3, "tensor 'conv1/weight' of the base is missing; an update"),
+    (
+        "update encode v.npz --base digits.nnef -o x.nnr",
+        3,
+        "tensor 'conv1/weight' of the base model is missing, but an update",
+    ),
     (
         "update encode v.npz --base w.npz -o x.nnr --preset lossless --sbt 0.5",
         2,
@@ -106,14 +110,14 @@ MISTAKES: list[tuple[str, int, str]] = [
     (
         "update apply u.nnr w.npz -o x.npz",
         3,
-        "u.nnr: an update, not a model; nnr update chain makes a model of its base",
+        "u.nnr: an update, not a model; use nnr update chain",
     ),
     ("update encode w.npz --base cut.nnr -o x.nnr", 3, "cut.nnr: unit 3 "),
     ("update encode w.npz --base w.nnr -o x.nnr --limit max_units=1", 3, "w.nnr: "),
     ("bench u.nnr", 3, "u.nnr: an update, not a model; use nnr update chain to apply updates to their base model"),
     # others
     ("extract w.nnr --unit 99 -o x.nnr", 3, "w.nnr: the bitstream has no unit 99"),
-    ("inspect text.txt", 3, "text.txt: this is no NNR bitstream"),
+    ("inspect text.txt", 3, "text.txt: not an NNR bitstream"),
     ("explain scan_ordre", 2, "unknown name 'scan_ordre'; close: scan_order"),
     ("compress w.npz", 2, "No such command 'compress'."),
 ]

@@ -56,10 +56,13 @@ def test_a_rule_keeps_tensors_out(tmp_path: Path) -> None:
     [
         (["--reduce", "shrink"], "Error: --reduce: unknown step 'shrink'"),
         (["--reduce", "sparsify(ratio=2)"], "Error: --reduce: sparsify(ratio) 2.0 is outside 0..1"),
-        (["--reduce", "sparsify(ratio=0.5, ratio=0.5)"], "Error: --reduce: sparsify has its ratio twice"),
+        (["--reduce", "sparsify(ratio=0.5, ratio=0.5)"], "Error: --reduce: sparsify has the option 'ratio' twice"),
         (["--reduce", "sparsify(ratio=)"], "Error: --reduce: sparsify: 'ratio=' is not an option with a value"),
-        (["--reduce", "sparsify(ratio"], "Error: --reduce: 'sparsify(ratio' is not steps and commas, such as"),
-        (["--reduce", "fold, sparsify(ratio=1);fold"], "Error: --reduce: 'sparsify(ratio=1);fold' is not steps"),
+        (["--reduce", "sparsify(ratio"], "Error: --reduce: 'sparsify(ratio' is not a list of steps, such as"),
+        (
+            ["--reduce", "fold, sparsify(ratio=1);fold"],
+            "Error: --reduce: 'sparsify(ratio=1);fold' is not a list of steps",
+        ),
         (["--reduce", "fold", "--fold-batchnorm"], "do the same; choose one"),
         (["--reduce", "fold", "--lossless"], "so --reduce has no effect"),
     ],
@@ -76,9 +79,12 @@ def test_options_that_mean_nothing(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--reduce", "sparsify"], "sparsify needs a ratio"),
+        (["--reduce", "sparsify"], "sparsify requires a ratio"),
         (["--reduce", "fold, fold"], "no batch normalization can be folded"),
-        (["--reduce", "sparsify(ratio=1)", "--rule", "*:reducible=false"], "'*': rules keep them, or they are tied"),
+        (
+            ["--reduce", "sparsify(ratio=1)", "--rule", "*:reducible=false"],
+            "'*' is a float matrix that may change: rules keep them, or they are tied",
+        ),
     ],
 )
 def test_what_cannot_be_done(

@@ -45,7 +45,7 @@ def test_an_existing_report_is_refused_before_any_work(npz: Path, capsys: Captur
     ("names", "message"),
     [
         (["r.txt"], "'r.txt' must end in .json or .html"),
-        (["-"], "ends neither"),
+        (["-"], "must end in .json or .html"),
         (["r.json", "r.json"], "'r.json' is given twice"),
         (["r.json", "./r.json"], "'./r.json' is given twice"),
         (["m.json"], "m.json is the file of two outputs; use other names"),

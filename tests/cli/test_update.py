@@ -8,13 +8,15 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from nnr_cli import output
 from nnr_cli.main import run
 
 import nnr_codec as nnr
@@ -134,7 +136,7 @@ def test_options(versions: Path, capsys: Capture, options: list[Any], expected: 
         (["--sbt", 0.9, "--sbt-ternary", -1], "-1.0 is not in the range"),
         (["--sbt", 0.9, "--sbt-ternary", "inf"], "inf is not in the range"),
         (["--sbt", 0.9, "--sbt-ternary", "nan"], "--sbt-ternary must be a number from 0 to 1, got nan"),
-        (["--sbt-ternary", 0.5], "--sbt-ternary needs --sbt"),
+        (["--sbt-ternary", 0.5], "--sbt-ternary requires --sbt"),
         (["--sbt", 0.9, "--lossless"], "--lossless keeps every bit, so --sbt has no effect"),
         (["--preset", "default"], "'default' is not one of"),
         (["--rule", "a:snr=30", "--rule", "b:qp=1000"], "--rule 'b': qp 1000 is outside"),
@@ -322,6 +324,39 @@ COMMANDS: list[list[str]] = [
 ]
 
 
+def test_squash_names_its_default_in_an_error(versions: Path, capsys: Capture) -> None:
+    result = call(capsys, "update", "squash", "v1.npz", "v2.nnr", "-o", "x.nnr", "--rate", 3)
+    message = "the default without --quality or another goal keeps every bit, so --rate has no effect\n"
+    assert (result.code, result.err.endswith(f"Error: {message}")) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("encode v3.npz --base v2.npz", {"encoding": 6}),
+        ("apply v1.npz v2.nnr", {"applying": 4}),
+        ("chain v1.npz v2.nnr v3.nnr", {"applying": 9}),
+        ("squash v1.npz v2.nnr v3.nnr --quality 30", {"applying": 9, "encoding": 6}),
+    ],
+)
+def test_progress_reaches_its_end(
+    versions: Path, capsys: Capture, monkeypatch: Monkey, command: str, expected: dict[str, int]
+) -> None:
+    totals, done = dict[str, int](), dict[str, int]()
+
+    @contextmanager
+    def progress(self: output.Printer, label: str, total: int) -> Iterator[Callable[[str], None]]:
+        def advance(name: str) -> None:
+            done[label] = done.get(label, 0) + 1
+
+        totals[label] = total
+        yield advance
+
+    monkeypatch.setattr(output.Printer, "progress", progress)
+    assert call(capsys, "update", *command.split(), "-o", "x.nnr" if "encode" in command else "x.npz").code == 0
+    assert totals == done == expected
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[1])
 def test_what_is_there_is_not_replaced(versions: Path, capsys: Capture, command: list[str]) -> None:
     Path("out.npz").write_text("precious")
@@ -367,14 +402,14 @@ def test_what_is_no_update(versions: Path, capsys: Capture, command: list[str]) 
         assert result.err.count("\n") == 1
     result = call(capsys, *["whole.nnr" if word == "v1.npz" else word for word in command], "out.npz")
     assert result.code == 3
-    assert re.fullmatch(r"nnr: error: v2.nnr is an update of .*, whole.nnr is .*; give the model.*\n", result.err)
+    assert re.fullmatch(r"nnr: error: v2.nnr is an update of .*, whole.nnr is .*; use the model.*\n", result.err)
     assert not Path("out.npz").exists()
 
 
 def test_a_tensor_that_is_gone(versions: Path, capsys: Capture) -> None:
     result = call(capsys, "update", "encode", "v2.npz", "--base", "v3.npz", "-o", "d.nnr")
     assert result.code == 3
-    assert result.err.startswith("nnr: error: tensor 'new' of the base is missing")
+    assert result.err.startswith("nnr: error: tensor 'new' of the base model is missing")
     assert not Path("d.nnr").exists()
 
 

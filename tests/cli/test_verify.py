@@ -207,8 +207,8 @@ def test_models_of_other_formats_are_an_error(
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file))
         result = call(capsys, "verify", "-" if name == "-" else path)
     where = "standard input" if name == "-" else path
-    why = f"a model ({path.suffix[1:]}), not a bitstream; nnr verify checks bitstreams and NNEF models: encode it first"
-    assert (result.code, result.out, result.err) == (3, "", f"nnr: error: {where}: {why} (nnr encode FILE)\n")
+    why = f"a model ({path.suffix[1:]}), not a bitstream; nnr verify checks bitstreams and NNEF models"
+    assert (result.code, result.out, result.err) == (3, "", f"nnr: error: {where}: {why}; use nnr encode first\n")
 
 
 def test_a_bitstream_that_ends_as_a_model_is_a_bitstream(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_block_of_nothing_but_a_weight_is_refused() -> None:
     data = Bitstream().str_().mps().ndu(header, payload=b"\xda\x24\x80").data
     refused(data, nnr.ElementError, None, unit="unit 2 (NNR_NDU")
     single = ndu("w", DIMS, kind=NNR_PT_BLOCK, compressed_parameter_types=0)
-    with pytest.raises(nnr.ElementError, match="no parameters beside its weight"):
+    with pytest.raises(nnr.ElementError, match="no parameters besides its weight"):
         nnr.decode(Bitstream().str_().mps().ndu(single, payload=b"\xda\x24\x80").data)
 
 

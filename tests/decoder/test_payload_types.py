@@ -174,7 +174,7 @@ def test_formats_by_profile_and_payload_type(kind: int, value: int, profile: int
     if value > (9 if profile else 1):
         refused(data, nnr.ElementError, f"format {value} is not defined in profile {profile}", unit="unit 2", path=path)
     elif (value in (1, 8, 9)) == (kind == NNR_PT_INT):
-        refused(data, nnr.ElementError, "not a format of this payload type", unit="unit 2", path=path)
+        refused(data, nnr.ElementError, "not allowed with this payload type", unit="unit 2", path=path)
     else:
         assert nnr.decode(data)["w"].tolist() == [1, 0]
 

@@ -682,10 +682,10 @@ def test_records_where_they_must_not_be() -> None:
     twice = levels(start(SideInfo({"w": TensorRecord("uint8")})).topology(record, storage=128, compression=1), "w", [1])
     refused(twice.data, nnr.ElementError, "second record", unit="unit 3 (NNR_TPL)")
     late = levels(start(None), "v", [1]).topology(record, storage=128, compression=1)
-    refused(late.data, nnr.ElementError, "after tensors", unit="unit 3 (NNR_TPL)")
+    refused(late.data, nnr.ElementError, "follows tensors", unit="unit 3 (NNR_TPL)")
     parts = start(None).ndu(ndu("w", [2], kind=NNR_PT_INT), [1, 2], pieces=2)
     parts.units.insert(3, start(SideInfo({"w": TensorRecord("uint8")})).units[2])
-    refused(parts.data, nnr.ElementError, "after tensors", unit="unit 3 (NNR_TPL)")
+    refused(parts.data, nnr.ElementError, "follows tensors", unit="unit 3 (NNR_TPL)")
 
 
 def test_damaged_records() -> None:
@@ -836,7 +836,7 @@ def test_empty_tensors_are_no_more_than_numpy_can_say() -> None:
     record = SideInfo({"w": TensorRecord("float8_e5m2", (0, 1 << 62), index=0)})
     data = start(record).data
     assert nnr.decode(data)["w"].shape == (0, 1 << 62)
-    refused(data, nnr.LimitError, "more than numpy", unit="unit 2 (NNR_TPL)", dtype="float32")
+    refused(data, nnr.LimitError, "exceeds the limit of numpy", unit="unit 2 (NNR_TPL)", dtype="float32")
 
 
 def test_expected() -> None:
@@ -849,7 +849,7 @@ def test_expected() -> None:
             with pytest.raises(nnr.LimitError, match=f"'{name}' is not one of"):
                 call(data, limits=Limits(expected=rest))
             for wrong in (((7, 7), want[name].dtype), (want[name].shape, "float64")):
-                with pytest.raises(nnr.LimitError, match=r"tensor '\w+' is .*; expected is"):
+                with pytest.raises(nnr.LimitError, match=r"tensor '\w+' is .*; expected"):
                     call(data, limits=Limits(expected=want | {name: wrong}))
     with pytest.raises(nnr.IncompleteError, match="'more'"):
         nnr.decode(data, limits=Limits(expected=want | {"more": want["a"]}))

@@ -128,9 +128,9 @@ NODE = struct.pack("<QIQIIIBIQ", 1, 0, 0, 0, 0, 1, 1, 1, 3)
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        (b"", "no file of an update state"),
+        (b"", "not a file of an update state"),
         (b"NNRSTATE", "damaged"),
-        (b"\x80\x04}." * 20, "no file of an update state"),
+        (b"\x80\x04}." * 20, "not a file of an update state"),
         (sealed(b"NNRSTATE" + struct.pack("<II", 2, 0)), "has version 2; version 1 is known"),
         (sealed(b"NNRSTATE" + struct.pack("<I", 1)), "missing data"),
         (sealed(b"NNRSTATE" + struct.pack("<III", 1, 0, 0) + b"x"), "trailing data"),

@@ -280,7 +280,7 @@ def test_the_reference_list_has_all_ids() -> None:
     ("model", "options", "message"),
     [
         ({"ok": normal(), "w": np.ones((2, 2), "u1")}, {}, "'w' has type uint8, which NNR cannot represent"),
-        ({"w": np.ones((2, 2), "f2")}, {"profile": 0}, "'w' has type float16, which profile 0 does not express"),
+        ({"w": np.ones((2, 2), "f2")}, {"profile": 0}, "'w' has type float16, which profile 0 cannot represent"),
         ({"w": np.float32(3)}, {}, r"'w' has no dimensions: shape \(\)"),
         ({"w": np.ones((2, 2), BFLOAT16)}, {"exact": True}, "'w' has type bfloat16"),
         (Model({"w": normal()}, metadata={"a": "b"}), {}, "metadata"),
@@ -303,7 +303,7 @@ def test_source_and_metadata() -> None:
 
 def test_a_record_that_is_too_long_is_refused() -> None:
     metadata = {"a": "b" * Limits().max_side_info_bytes}
-    with pytest.raises(nnr.EncodeError, match="refuse side information of"):
+    with pytest.raises(nnr.EncodeError, match=r"side information of .* exceeds the default limits"):
         nnr.encode(Model({"w": normal()}, metadata=metadata))
 
 
@@ -368,7 +368,7 @@ def test_a_tie_to_a_tied_tensor_is_one_to_the_first() -> None:
 def test_blocks_are_not_tied() -> None:
     w, s = normal(), np.full(64, 2.0, "f4")
     model = Model({"w": w, "s": s, "v": w, "t": s}, blocks=[Block("w", scale="s")], aliases={"v": "w", "w": "v"})
-    with pytest.raises(nnr.EncodeError, match="tied to each other"):
+    with pytest.raises(nnr.EncodeError, match="tied in a cycle"):
         nnr.encode(model)
     model.aliases = {"v": "w", "t": "s"}
     decoded = nnr.decode(nnr.encode(model, qp=-40))

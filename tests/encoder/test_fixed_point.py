@@ -204,7 +204,7 @@ def test_presets_with_goals_are_refused() -> None:
 
 
 def test_updates_have_none() -> None:
-    with pytest.raises(nnr.EncodeError, match="fixed_point is for whole models"):
+    with pytest.raises(nnr.EncodeError, match="fixed_point applies to whole models"):
         nnr.encode_update({"w": np.ones(3)}, {"w": np.zeros(3)}, nnr.EncoderConfig(fixed_point="q7.8"))
 
 
@@ -240,7 +240,7 @@ def test_folding_where_alpha_is_0() -> None:
 def test_a_weight_that_is_tied_is_not_folded() -> None:
     model = Model({**TENSORS, "again": TENSORS["conv.weight"]}, MODEL.topology, aliases={"again": "conv.weight"})
     assert not isinstance(nnr.encode(model, fold_batchnorm=True), Exception)
-    with pytest.raises(nnr.EncodeError, match=r"no batch normalization to fold: 'conv\.weight' is tied"):
+    with pytest.raises(nnr.EncodeError, match=r"no batch normalization can be folded: 'conv\.weight' is tied"):
         nnr.encode(model, fold_batchnorm=True, fixed_point="q7.8")
 
 

@@ -120,7 +120,9 @@ def test_a_dimension_of_a_block_of_the_callers() -> None:
         nnr.encode(replace(model, blocks=[Block("w", bias="b", axis=3)]))
     for options in ({}, {"scan_order": 2}):
         assert units(nnr.encode(model, profile=0, **options)) == [(0, ["w"]), (0, ["b"])]  # which has no such shift
-    with pytest.raises(nnr.EncodeError, match="another order, which profile 0 does not express, but a block has to"):
+    with pytest.raises(
+        nnr.EncodeError, match="another order, which profile 0 cannot represent, but it belongs to a block"
+    ):
         nnr.encode(Model({"w": w, "s": b}, blocks=[Block("w", scale="s", axis=2)]), profile=0)
     g = np.ones((5, 5), "f4")
     with pytest.raises(nnr.EncodeError, match="axis 1; the axis of a product must be 0"):
@@ -414,7 +416,7 @@ def test_what_cannot_be_folded(model: Model, options: dict[str, Any], message: s
         ({"compressed_parameter_types": 1}, "compressed_parameter_types 1 is not a sum of 2, 4 and 8"),
         ({"compressed_parameter_types": -2}, "is not a sum"),
         ({"compressed_parameter_types": "2"}, "must be an integer"),
-        ({"block": 1}, "block is true, false or None"),
+        ({"block": 1}, "block must be true, false or None"),
         ({"topology": "apart"}, "topology is carried or external, not 'apart'"),
         ({"topology": None}, "topology is carried or external, not None"),
     ],

@@ -147,8 +147,8 @@ def test_all_zero_is_no_knowledge() -> None:
 @pytest.mark.parametrize(
     ("known", "message"),
     [
-        ({"sensitivity": [1]}, "sensitivity is a mapping of names of tensors"),
-        ({"hessians": 3}, "hessians is a mapping of names of tensors"),
+        ({"sensitivity": [1]}, "sensitivity must be a mapping from tensor names"),
+        ({"hessians": 3}, "hessians must be a mapping from tensor names"),
         ({"sensitivity": {"other": 1}}, "sensitivity: 'other' is not a tensor of the model"),
         ({"hessians": {"other": np.eye(2)}}, "hessians: 'other' is not a tensor of the model"),
         ({"sensitivity": {"dense": "1"}}, "sensitivity of 'dense' must be finite numbers"),

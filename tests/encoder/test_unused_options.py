@@ -123,6 +123,7 @@ PLAIN = {"w": MATRIX}
         (PLAIN, {"rules": [nnr.Rule("conv*", qp=-20)]}, r"rule 'conv\*' matches no tensor"),
         (PLAIN, {"overrides": {"v": {"qp": -20}}}, "overrides of 'v' match no tensor"),
         (BLOCKS, {"reduce": "scale", "codebook": 5}, "reduce='scale' has no effect: no weight can be scaled"),
+        (PLAIN, {"reduce": "lowrank(rank=40)"}, r"has no effect: no matrix has fewer parameters as a product of two"),
         (BLOCKS, {"local_scaling": True, "indexed_references": True}, "indexed_references leaves no names for scales"),
         (BLOCKS, {"block": True, "codebook": 5}, "2 of 2 blocks are coded as separate tensors: 'conv.weight' has a"),
         (BLOCKS, {"fold_batchnorm": True, "rules": [nnr.Rule("up.weight", codebook=5)]}, "1 of 2 blocks"),

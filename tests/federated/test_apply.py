@@ -228,7 +228,7 @@ def test_identity_is_the_digest() -> None:
         {**BASE, "b": -BASE["b"]},
     ]
     assert len({identity(other) for other in (BASE, *others)}) == 5
-    with pytest.raises(FormatError, match="tensor 'z': a tensor of complex64 has no digest"):
+    with pytest.raises(FormatError, match="tensor 'z': tensors of type complex64 are not supported"):
         identity({"z": np.zeros(3, "c8")})
 
 
@@ -280,7 +280,7 @@ def test_shapes_are_looked_at_before_anything_is_decoded() -> None:
 
 
 def test_a_whole_model_is_no_update() -> None:
-    with pytest.raises(FormatError, match="holds a whole model, and no update"):
+    with pytest.raises(FormatError, match="is a whole model, not an update"):
         apply_update(BASE, nnr.encode(BASE))
 
 

@@ -210,7 +210,9 @@ def test_streams_and_content(tmp_path: Path) -> None:
         formats.save(Model({}), tmp_path / "y.gguf")
 
 
-def test_ratios_refer_to_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ratios_refer_to_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lossless bitstreams of Q8_0 are larger than the file: no line says that it was compressed."""
     integers = np.random.default_rng(0).integers(-128, 128, (4096, 32))
     path, target = tmp_path / "m.gguf", tmp_path / "m.nnr"
@@ -224,6 +226,15 @@ def test_ratios_refer_to_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     )
     assert f": {before:,} -> {after:,} bytes ({ratios}" in result.err
     assert f"{before:,} -> " in call(capsys, "encode", path, "--dry-run").out.splitlines()[-1]
+    update = call(capsys, "update", "encode", path, "--base", path, "--dry-run").out.splitlines()[-1]
+    assert update.startswith(f"{before:,} -> ")
+    assert " % of the file, " in update
+    monkeypatch.delenv("NNR_PEER", raising=False)
+    monkeypatch.setattr("nnr_cli.contenders.general", lambda race: ())
+    sizes, _, row, *_ = call(capsys, "bench", path, "--qp", -20, "-q").out.splitlines()
+    assert sizes.endswith(f" parameters, {before:,} bytes, {4 * 32 * 4096:,} as arrays")
+    nbytes, percent = (float(word.replace(",", "")) for word in row.split()[3:5])
+    assert percent == round(100 * nbytes / before, 2)
 
 
 def test_to_safetensors_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -421,7 +421,7 @@ def test_without_ml_dtypes(tmp_path: Path) -> None:
     plain, message = out.splitlines()
     assert plain == "[1. 1.]"
     assert message.startswith(
-        "m.safetensors: tensor 'h': bfloat16 is no type of numpy's; pip install 'nnr_codec[types]'"
+        "m.safetensors: tensor 'h': numpy does not support bfloat16; pip install 'nnr_codec[types]'"
     )
 
 

@@ -364,7 +364,7 @@ def test_sparsity(options: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     ("train", "reason"),
     [
-        (lambda tensors, node: {"bias": tensors["bias"]}, "in one of the model and its update only"),
+        (lambda tensors, node: {"bias": tensors["bias"]}, "in only one of the model and its update"),
         (lambda tensors, node: {**tensors, "bias": tensors["bias"][1:]}, "was returned with shape"),
         (lambda tensors, node: {**tensors, "bias": tensors["bias"] * np.float32(np.nan)}, "'bias' has values that"),
     ],
@@ -541,7 +541,7 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
     "truncated header": (with_payload(lambda payload: payload[:5]), ""),
     "trailing bytes": (with_payload(lambda payload: payload + payload), ""),
     "another shape": (with_update({"bias": np.ones((8, 5, 1), np.float32)}), "'bias'"),
-    "another size": (with_update({"bias": np.ones(41, np.float32)}), "'bias'"),
+    "its size or modification time": (with_update({"bias": np.ones(41, np.float32)}), "'bias'"),
     "another name": (with_update({"bias\nnode 1 is fine": np.ones(40, np.float32)}), "not one of the 8"),
     "integers for floats": (with_update({"bias": np.ones(40, np.int32)}), "'bias'"),
     "floats for integers": (with_update({"steps": np.ones(1, np.float32)}), "'steps'"),
@@ -574,7 +574,7 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
     ),
     "another name of the record": (
         lambda attack, honest: RecordDict({"evil": honest.content["arrays"], "metrics": honest.content["metrics"]}),
-        "not those of the other replies",
+        "differ from the other replies",
     ),
     "another stype": (
         lambda attack, honest: RecordDict(
@@ -588,19 +588,25 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
         ),
         "other arrays",
     ),
-    "no metrics": (lambda attack, honest: RecordDict({"arrays": honest.content["arrays"]}), "MetricRecords"),
-    "no examples said": (with_metrics(loss=0.5), "no number of examples"),
-    "not-a-number of examples": (with_metrics(**{"num-examples": float("nan"), "loss": 0.5}), "no number of examples"),
-    "infinitely many examples": (with_metrics(**{"num-examples": float("inf"), "loss": 0.5}), "no number of examples"),
-    "a negative number of examples": (with_metrics(**{"num-examples": -30, "loss": 0.5}), "no number of examples"),
-    "a list of examples": (with_metrics(**{"num-examples": [1, 2], "loss": 0.5}), "no number of examples"),
+    "no metrics": (lambda attack, honest: RecordDict({"arrays": honest.content["arrays"]}), "MetricRecord, got"),
+    "no examples said": (with_metrics(loss=0.5), "not a number of examples"),
+    "not-a-number of examples": (
+        with_metrics(**{"num-examples": float("nan"), "loss": 0.5}),
+        "not a number of examples",
+    ),
+    "infinitely many examples": (
+        with_metrics(**{"num-examples": float("inf"), "loss": 0.5}),
+        "not a number of examples",
+    ),
+    "a negative number of examples": (with_metrics(**{"num-examples": -30, "loss": 0.5}), "not a number of examples"),
+    "a list of examples": (with_metrics(**{"num-examples": [1, 2], "loss": 0.5}), "not a number of examples"),
     "a metric that is not-a-number": (
         with_metrics(**{"num-examples": 30, "loss": float("nan")}),
         "'loss' is not finite",
     ),
     "a metric of 1e308": (with_metrics(**{"num-examples": 30, "loss": 1e308}), "'loss' is not finite"),
-    "other metrics": (with_metrics(**{"num-examples": 30}), "not those of the other replies"),
-    "a list for a number": (with_metrics(**{"num-examples": 30, "loss": [0.5]}), "not those of the other replies"),
+    "other metrics": (with_metrics(**{"num-examples": 30}), "differ from the other replies"),
+    "a list for a number": (with_metrics(**{"num-examples": 30, "loss": [0.5]}), "differ from the other replies"),
 }
 
 
@@ -661,7 +667,7 @@ def test_a_repetition_changes_nothing(options: dict[str, Any]) -> None:
     assert same(found, model) and found_metrics == metrics
     reasons = [[each.reason for each in statistics.dropped] for statistics in strategy.statistics.values()]
     assert [len(each) for each in reasons] == [0, 1, 1]
-    assert "has answered already" in reasons[1][0]
+    assert "already replied" in reasons[1][0]
 
 
 @KINDS
@@ -705,7 +711,7 @@ def test_a_reply_after_an_error_changes_nothing() -> None:
     model, metrics, _ = outcome_without(1, 2)
     found, found_metrics, strategy = outcome(Attack(late), {}, 2)
     assert same(found, model) and found_metrics == metrics
-    assert "has answered already" in strategy.statistics[2].dropped[0].reason
+    assert "already replied" in strategy.statistics[2].dropped[0].reason
 
 
 def test_only_strangers() -> None:
@@ -913,7 +919,7 @@ def test_a_client_whose_state_is_damaged(damage: Callable[[bytes], Any], caplog:
     assert [statistics.replies for statistics in strategy.statistics.values()] == [2] * 5
     size = sizes(grid, 1)
     assert size[3] > 0.9 * size[0] and size[4] < 0.5 * size[0]
-    assert "is forgotten" in caplog.text
+    assert "is discarded" in caplog.text
 
 
 def test_a_residual_that_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
@@ -924,7 +930,7 @@ def test_a_residual_that_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
 
     grid, strategy = Schedule({1: client(1), 2: client(2)}, {2: damaged}), NNRStrategy(FedAvg())
     strategy.start(grid, record(initial()), num_rounds=2)
-    assert strategy.statistics[2].replies == 2 and "is forgotten" in caplog.text
+    assert strategy.statistics[2].replies == 2 and "is discarded" in caplog.text
     assert grid.contexts[1].state[place]["bias"].numpy().shape == (40,)
 
 

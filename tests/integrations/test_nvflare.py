@@ -216,7 +216,7 @@ def test_tensors_of_pytorch(flare: SimpleNamespace, kind: str) -> None:
         assert (got[name].dtype, got[name].shape) == (tensor.dtype, tensor.shape), name
         assert torch.equal(got[name].double(), tensor.double()), name
         assert torch.equal(tensors[name].double(), tensor.double()), name
-    with pytest.raises(nnr.EncodeError, match="some tensors are numpy's"):
+    with pytest.raises(nnr.EncodeError, match="numpy arrays and PyTorch tensors"):
         flare.NNREncode().process(message(flare, {**tensors, "n": np.ones(3)}), flare.FLContext())
     with pytest.raises(nnr.EncodeError, match="'c' has type"):
         flare.NNREncode().process(message(flare, {"c": torch.ones(3, dtype=torch.complex64)}), flare.FLContext())
@@ -396,12 +396,12 @@ def bad_messages() -> Iterator[tuple[str, Callable[[SimpleNamespace], Tensors], 
         return encoded(flare, {**good, **tensors}, kind)
 
     yield "PyTorch's", lambda flare: {**of(flare), "torch": True}, "tensors of PyTorch; the sent tensors were not"
-    yield "no bitstream", lambda flare: dict(good), "there is no bitstream"
-    yield "garbage", lambda flare: {"nnr_codec": b"\x93NUMPY"}, "no NNR bitstream"
+    yield "no bitstream", lambda flare: dict(good), "message has no bitstream"
+    yield "garbage", lambda flare: {"nnr_codec": b"\x93NUMPY"}, "not an NNR bitstream"
     yield "truncated", lambda flare: {"nnr_codec": of(flare)["nnr_codec"][:-3]}, "12 are left"
     yield "half", lambda flare: {"nnr_codec": of(flare)["nnr_codec"][:20]}, "unit"
-    yield "an array", lambda flare: {"nnr_codec": np.zeros(4, "u1")}, "not what NNREncode writes"
-    yield "tensors beside", lambda flare: {**of(flare), "w": good["w"]}, "not what NNREncode writes"
+    yield "an array", lambda flare: {"nnr_codec": np.zeros(4, "u1")}, "not in the format of NNREncode"
+    yield "tensors beside", lambda flare: {**of(flare), "w": good["w"]}, "not in the format of NNREncode"
     yield "an array as value", lambda flare: {**of(flare), "values": {"w": good["w"]}}, "value 'w' is ndarray"
     yield "another name", lambda flare: of(flare, v=good["w"]), "'v' is not one of the 2"
     yield "another value", lambda flare: {**of(flare), "values": {"v": 1}}, "'v' is not one of the 2"
@@ -412,8 +412,8 @@ def bad_messages() -> Iterator[tuple[str, Callable[[SimpleNamespace], Tensors], 
     yield "infinite value", lambda flare: {**of(flare), "values": {"rate": float("inf")}}, "rate"
     for shape in ([1 << 40], [1 << 20] * 2, [1 << 40, 0], [-1], ["4"], [True], "45", None):
         yield f"types {shape}", lambda flare, shape=shape: {**of(flare), "types": {"w": ["float32", shape]}}, "'w'"
-    yield "types of types", lambda flare: {**of(flare), "types": {"w": ["O", [4, 5]]}}, "no type and shape"
-    yield "types as text", lambda flare: {**of(flare), "types": {"w": "float32"}}, "no type and shape"
+    yield "types of types", lambda flare: {**of(flare), "types": {"w": ["O", [4, 5]]}}, "not a type and a shape"
+    yield "types as text", lambda flare: {**of(flare), "types": {"w": "float32"}}, "not a type and a shape"
     yield "types beyond", lambda flare: {**of(flare), "types": {"v": ["float32", [2]]}}, "'v' is not one of the 2"
 
 

@@ -120,12 +120,12 @@ def test_a_tool_without_a_name() -> None:
         ("halve(x=1)", "halve has no option 'x'; there are limit, count, quick, tensors"),
         ("halve(tool=1)", "halve has no option 'tool'"),
         ("halve(self=1)", "halve has no option 'self'"),
-        ("halve(limit=much)", "halve(limit=much) takes a finite number"),
-        ("halve(limit=nan)", "halve(limit=nan) takes a finite number"),
-        ("halve(limit=1e999)", "takes a finite number"),
+        ("halve(limit=much)", "halve(limit=much) must be a finite number"),
+        ("halve(limit=nan)", "halve(limit=nan) must be a finite number"),
+        ("halve(limit=1e999)", "must be a finite number"),
         ("halve(limit=2)", "limit 2.0 is outside 0..1"),
         ("halve(count=1.5)", "must be an integer"),
-        ("halve(quick=1)", "takes true or false"),
+        ("halve(quick=1)", "must be true or false"),
         ("halve(tensors=c*)", "no tensor that matches 'c*' is a float matrix"),
         ("fold", "no batch normalization can be folded"),
     ],
@@ -193,7 +193,7 @@ def test_rules_and_ties_and_exact_tensors() -> None:
     prepared = nnr.reduce(model, "halve(limit=1)", rules=rules).model
     assert prepared["c"] is prepared["a"] and not np.array_equal(prepared["a"], WEIGHTS["a"])
     assert prepared["d"] is model["d"] and prepared["e"] is model["e"]
-    with pytest.raises(nnr.EncodeError, match="no float matrix"):
+    with pytest.raises(nnr.EncodeError, match="is a float matrix"):
         nnr.reduce(model, "halve(tensors=d|e)", rules=rules)
 
 

@@ -264,10 +264,10 @@ LEVELS = np.zeros((2, 2), np.int32)
         ("float32", F32, LEVELS, words(bytes(16)), "4 words, but 3 are required"),
         ("float32", F32, LEVELS, words(bytes(11) + b"\x10"), "bits after the last field"),  # 92 bits
         ("float32", replace(F32, unsigned=True), LEVELS, words(bytes(11) + b"\1"), "after the last bit"),  # 88 bits
-        ("float32", F32, LEVELS.astype(np.int64), words(bytes(12)), "needs int32"),
-        ("float32", F32, LEVELS.astype(np.int16), words(bytes(12)), "needs int32"),
-        ("float32", F32, LEVELS.view(np.float32), words(bytes(12)), "needs int32"),
-        ("float32", F32, LEVELS.view(np.uint32), words(bytes(12)), "needs int32"),
+        ("float32", F32, LEVELS.astype(np.int64), words(bytes(12)), "requires int32"),
+        ("float32", F32, LEVELS.astype(np.int16), words(bytes(12)), "requires int32"),
+        ("float32", F32, LEVELS.view(np.float32), words(bytes(12)), "requires int32"),
+        ("float32", F32, LEVELS.view(np.uint32), words(bytes(12)), "requires int32"),
         ("float32", F32, LEVELS[:1], words(bytes(12)), "the unit has 2 values"),
         ("float32", F32, LEVELS + 255, words(bytes(12)), "outside the exponents"),
         ("float32", F32, LEVELS - 258, words(bytes(12)), "outside the exponents"),
@@ -275,21 +275,21 @@ LEVELS = np.zeros((2, 2), np.int32)
         ("float32", F32, LEVELS + np.int32(-(1 << 31)), words(bytes(12)), "outside the exponents"),
         ("float64", FloatCode("b", (1 << 63) - 1, 52), LEVELS - 1, words(bytes(4)), "outside the exponents"),
         ("float64", FloatCode("b", 0, 52), LEVELS + 1, words(bytes(4)), "outside the exponents"),
-        ("int32", F32, LEVELS, words(bytes(12)), "not those of int32"),
-        ("float16", replace(F32, pivot=1 << 6), LEVELS, words(bytes(12)), "not those of float16"),
-        ("float32", replace(F32, pivot=-1), LEVELS, words(bytes(12)), "not those of"),
-        ("float32", replace(F32, mantissa=-1), LEVELS, words(bytes(12)), "not those of"),
-        ("float32", replace(F32, mantissa=24), LEVELS, words(bytes(12)), "not those of"),
-        ("float32", replace(F32, zeros=-1), LEVELS, words(bytes(12)), "not those of"),
-        ("float32", replace(F32, zeros=23), LEVELS, words(bytes(12)), "not those of"),
-        ("float32", replace(ZEROS, rows=b""), LEVELS, words(bytes(4)), "not one bit for each"),
-        ("float32", replace(ZEROS, rows=b"\x40\0"), LEVELS, words(bytes(4)), "not one bit for each"),
+        ("int32", F32, LEVELS, words(bytes(12)), "invalid for int32"),
+        ("float16", replace(F32, pivot=1 << 6), LEVELS, words(bytes(12)), "invalid for float16"),
+        ("float32", replace(F32, pivot=-1), LEVELS, words(bytes(12)), "invalid for"),
+        ("float32", replace(F32, mantissa=-1), LEVELS, words(bytes(12)), "invalid for"),
+        ("float32", replace(F32, mantissa=24), LEVELS, words(bytes(12)), "invalid for"),
+        ("float32", replace(F32, zeros=-1), LEVELS, words(bytes(12)), "invalid for"),
+        ("float32", replace(F32, zeros=23), LEVELS, words(bytes(12)), "invalid for"),
+        ("float32", replace(ZEROS, rows=b""), LEVELS, words(bytes(4)), "must have one bit for each"),
+        ("float32", replace(ZEROS, rows=b"\x40\0"), LEVELS, words(bytes(4)), "must have one bit for each"),
         ("float32", replace(ZEROS, rows=b"\x60"), LEVELS, words(bytes(4)), "after the last row"),
         ("float32", ZEROS, LEVELS + 1, words(bytes(4)), "1 words, but 3 are required"),
         ("int64", IntegerCode(0, 32, "b"), LEVELS, None, "the words of bits"),
         ("int64", IntegerCode(0, 32, "b"), LEVELS, words(bytes(12)), "3 words, but 4 are required"),
-        ("int64", IntegerCode(0, -1, "b"), LEVELS, words(bytes(4)), "low -1 are not for int64"),
-        ("int64", IntegerCode(0, 65, "b"), LEVELS, words(bytes(36)), "low 65 are not for int64"),
+        ("int64", IntegerCode(0, -1, "b"), LEVELS, words(bytes(4)), "low -1 is invalid for int64"),
+        ("int64", IntegerCode(0, 65, "b"), LEVELS, words(bytes(36)), "low 65 is invalid for int64"),
         ("int64", IntegerCode(0, 33, "b"), LEVELS + (1 << 30), words(bytes(20)), "outside the type"),
         ("int64", IntegerCode((1 << 63) - 1), LEVELS + 1, None, "outside the type"),
         ("int64", IntegerCode(-(1 << 63)), LEVELS - 1, None, "outside the type"),
@@ -326,9 +326,9 @@ LEVELS = np.zeros((2, 2), np.int32)
         ("float16", GridCode(struct.pack("<f", 1.0)), LEVELS - 65520, None, "exceeds"),
         ("float8_e4m3fn", GridCode(struct.pack("<f", 1.0)), LEVELS + 480, None, "exceeds"),
         ("float64", GridCode(struct.pack("<d", 2.0**1000)), LEVELS + (1 << 24), None, "exceeds"),
-        ("float64", GridCode(struct.pack("<f", 1.0)), LEVELS, None, "4 bytes of scales; 8"),
-        ("float32", GridCode(struct.pack("<2f", 1, 1)), LEVELS, None, "8 bytes of scales; 4"),
-        ("float32", GridCode(struct.pack("<f", 1), 1), LEVELS, None, "4 bytes of scales; 8"),
+        ("float64", GridCode(struct.pack("<f", 1.0)), LEVELS, None, "4 bytes of scales, but 8"),
+        ("float32", GridCode(struct.pack("<2f", 1, 1)), LEVELS, None, "8 bytes of scales, but 4"),
+        ("float32", GridCode(struct.pack("<f", 1), 1), LEVELS, None, "4 bytes of scales, but 8"),
         ("float32", GridCode(struct.pack("<2f", 1, 1), 2), LEVELS, None, "none of float32"),
         ("float32", GridCode(struct.pack("<2f", 1, 1), -1), LEVELS, None, "none of float32"),
         ("int32", GridCode(struct.pack("<f", 1.0)), LEVELS, None, "none of int32"),
@@ -349,7 +349,7 @@ def test_shapes_without_units() -> None:
                 join(TensorRecord("int32", shape, code), np.zeros(0, np.int32), None, shape)
     with pytest.raises(ValueError, match="cannot have a unit"):
         split(TensorRecord("int32", (0,), RawCode()), np.zeros(0, np.int32))
-    with pytest.raises(ElementError, match="not one bit for each"):
+    with pytest.raises(ElementError, match="must have one bit for each"):
         join(TensorRecord("float32", (), ZEROS), np.ones(1, np.int32), words(bytes(4)), ())
 
 

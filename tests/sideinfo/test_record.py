@@ -382,7 +382,7 @@ def test_base64_with_bits_behind_its_end() -> None:
 
 # ------------------------------------------------------------------------------------------------------- its members
 FLOAT: dict[str, Any] = {"kind": "float", "pivot": 9}
-NUL = "a name holds a zero"
+NUL = "the name contains a zero"
 LONG = 10**19
 
 #: Members of tensor "w", path of the error below it, message.
@@ -399,11 +399,11 @@ TENSORS: list[tuple[object, str, str]] = [
     ({"type": "int8", "code": None}, ".code", "an object is expected"),
     ({"type": "int8", "shape": None}, ".shape", "an array is expected"),
     ({"type": "int8", "shape": {}}, ".shape", "an array is expected"),
-    ({"type": "int8", "shape": [True]}, ".shape", "integers from 0 on"),
-    ({"type": "int8", "shape": ["1"]}, ".shape", "integers from 0 on"),
-    ({"type": "int8", "shape": [3, -1]}, ".shape", "integers from 0 on"),
-    ({"type": "int16", "shape": [1 << 31, 1 << 31]}, ".shape", "more bytes than there are"),
-    ({"type": "int64", "shape": [0, 1 << 60], "index": 0}, ".shape", "more bytes than there are"),
+    ({"type": "int8", "shape": [True]}, ".shape", "integers of at least 0"),
+    ({"type": "int8", "shape": ["1"]}, ".shape", "integers of at least 0"),
+    ({"type": "int8", "shape": [3, -1]}, ".shape", "integers of at least 0"),
+    ({"type": "int16", "shape": [1 << 31, 1 << 31]}, ".shape", "exceeds the largest possible array"),
+    ({"type": "int64", "shape": [0, 1 << 60], "index": 0}, ".shape", "exceeds the largest possible array"),
     ({"type": "int8", "shape": [0]}, ".index", "is missing"),
     ({"type": "int8", "shape": [0], "index": None}, ".index", "an integer is expected"),
     ({"type": "int8", "shape": [0], "index": True}, ".index", "an integer is expected"),
@@ -418,7 +418,7 @@ TENSORS: list[tuple[object, str, str]] = [
     ({"same_as": "", "index": 0}, ".same_as", "expected a name"),
     ({"same_as": "v\0", "index": 0}, ".same_as", NUL),
     ({"same_as": "\ud800", "index": 0}, ".same_as", "not Unicode"),
-    ({"same_as": "w", "index": 0}, ".same_as", "no tensor with values of its own"),
+    ({"same_as": "w", "index": 0}, ".same_as", "not a tensor with its own values"),
 ]
 
 #: Members of the code of "w", its type, path of the error below the code, message.
@@ -427,7 +427,7 @@ CODES: list[tuple[object, str, str, str]] = [
     ({"kind": 1}, "int8", ".kind", "expected a string"),
     ({"kind": "other"}, "int8", ".kind", "no code"),
     ({"kind": "integer", "other": 1}, "int8", '["other"]', "not known"),
-    ({"kind": "raw"}, "int8", ".kind", "needs a shape"),
+    ({"kind": "raw"}, "int8", ".kind", "requires a shape"),
     # FloatCode
     (FLOAT, "int32", ".kind", "int32 is no float"),
     (FLOAT, "bool", ".kind", "bool is no float"),
@@ -448,8 +448,8 @@ CODES: list[tuple[object, str, str, str]] = [
     (FLOAT | {"unsigned": 1}, "float32", ".unsigned", "a boolean is expected"),
     (FLOAT | {"rows": "gA=="}, "float32", '["rows"]', "not known"),
     (FLOAT | {"zeros": 1, "rows": None}, "float32", ".rows", "expected a string"),
-    (FLOAT | {"zeros": 1, "rows": ""}, "float32", ".rows", "0 bytes are not one or more"),
-    (FLOAT | {"zeros": 1, "rows": "gA="}, "float32", ".rows", "no base64"),
+    (FLOAT | {"zeros": 1, "rows": ""}, "float32", ".rows", "0 bytes are not a whole number"),
+    (FLOAT | {"zeros": 1, "rows": "gA="}, "float32", ".rows", "not valid base64"),
     (FLOAT | {"bits": 1}, "float32", ".bits", "expected a string"),
     (FLOAT | {"bits": "b\0"}, "float32", ".bits", NUL),
     (FLOAT | {"bits": "\ud800"}, "float32", ".bits", "not Unicode"),
@@ -482,9 +482,9 @@ CODES: list[tuple[object, str, str, str]] = [
         ".values",
         "1 bytes are not a whole number of items of 2 bytes",
     ),
-    ({"kind": "palette", "values": "AAAA\n"}, "int8", ".values", "no base64"),
-    ({"kind": "palette", "values": "A-_A"}, "int8", ".values", "no base64"),
-    ({"kind": "palette", "values": "AAA\u00e4"}, "int8", ".values", "no base64"),
+    ({"kind": "palette", "values": "AAAA\n"}, "int8", ".values", "not valid base64"),
+    ({"kind": "palette", "values": "A-_A"}, "int8", ".values", "not valid base64"),
+    ({"kind": "palette", "values": "AAA\u00e4"}, "int8", ".values", "not valid base64"),
     ({"kind": "palette", "values": "AA==", "offset": 1}, "int8", ".offset", "1 is outside 0..0"),
     ({"kind": "palette", "values": b64(bytes(8)), "offset": 2}, "float32", ".offset", "2 is outside 0..1"),
     ({"kind": "palette", "values": "AA==", "offset": -1}, "int8", ".offset", "is not in"),
@@ -507,7 +507,7 @@ CODES: list[tuple[object, str, str, str]] = [
     ({"kind": "grid", "scale": b64(struct.pack("<f", float("inf")))}, "float32", ".scale", "0 or not finite"),
     ({"kind": "grid", "scale": b64(bytes.fromhex("0100a07f"))}, "float16", ".scale", "0 or not finite"),
     ({"kind": "grid", "scale": b64(struct.pack("<d", float("nan")))}, "float64", ".scale", "0 or not finite"),
-    ({"kind": "grid", "scale": b64(8 * b"\1")}, "float32", ".scale", "2 scales are not one"),
+    ({"kind": "grid", "scale": b64(8 * b"\1")}, "float32", ".scale", "2 scales are given"),
     ({"kind": "grid", "scale": b64(8 * b"\1"), "axis": -1}, "float32", ".axis", "-1 is outside 0..31"),
     ({"kind": "grid", "scale": b64(8 * b"\1"), "axis": 32}, "float32", ".axis", "is not in"),
     ({"kind": "grid", "scale": b64(8 * b"\1"), "axis": True}, "float32", ".axis", "an integer is expected"),
@@ -536,7 +536,7 @@ CODES_3: list[tuple[object, str, str, str]] = [
 #: Of a tensor of shape [2, 9].
 SHAPED: list[tuple[object, str, str]] = [
     (FLOAT | {"zeros": 1, "rows": "gIA="}, ".rows", "one bit for each index"),
-    ({"kind": "grid", "scale": b64(8 * b"\1"), "axis": 1}, ".scale", "2 scales are not one"),
+    ({"kind": "grid", "scale": b64(8 * b"\1"), "axis": 1}, ".scale", "2 scales are given"),
     ({"kind": "grid", "scale": b64(8 * b"\1"), "axis": 2}, ".axis", "2 is outside 0..1"),
 ]
 
@@ -601,10 +601,14 @@ TIED = {"same_as": "a", "index": 0}
             '["b"].code.bits',
             "something else",
         ),
-        ({"a": CODED, "b": TIED | {"same_as": "a#bits"}}, '["b"].same_as', "no tensor with values of its own"),
-        ({"a": TIED | {"same_as": "x"}, "b": TIED | {"index": 1}}, '["b"].same_as', "no tensor with values"),
-        ({"b": TIED, "c": TIED | {"same_as": "x"}}, '["c"].index', "0 is the place of another"),
-        ({"b": TIED, "c": {"type": "int8", "shape": [0], "index": 0}}, '["c"].index', "0 is the place of another"),
+        ({"a": CODED, "b": TIED | {"same_as": "a#bits"}}, '["b"].same_as', "not a tensor with its own values"),
+        ({"a": TIED | {"same_as": "x"}, "b": TIED | {"index": 1}}, '["b"].same_as', "not a tensor with its own values"),
+        ({"b": TIED, "c": TIED | {"same_as": "x"}}, '["c"].index', "0 is already the index of another"),
+        (
+            {"b": TIED, "c": {"type": "int8", "shape": [0], "index": 0}},
+            '["c"].index',
+            "0 is already the index of another",
+        ),
     ],
 )
 def test_tensors_that_contradict_each_other(tensors: object, path: str, message: str) -> None:

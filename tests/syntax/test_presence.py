@@ -216,7 +216,7 @@ def test_missing(structure: Structure, message: str) -> None:
 
 def test_missing_element_without_default() -> None:
     for cls in (NnrUnitSize, BitMask, NnrStartUnitHeader, NnrPruningTopologyContainer):
-        with pytest.raises(WriteError, match=rf"{cls.table_name}\(\) \({cls.clause}\) needs "):
+        with pytest.raises(WriteError, match=rf"{cls.table_name}\(\) \({cls.clause}\) requires "):
             write(cls.__new__(cls))
 
 

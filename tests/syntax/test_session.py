@@ -270,7 +270,7 @@ def test_dimensions_from_the_topology() -> None:
     indexed = NnrCompressedDataUnitHeader(nnr_compressed_data_unit_payload_type=NNR_PT_FLOAT, topology_elem_id_index=1)
     assert session.tensor_dimensions(indexed) == [4]
     indexed.topology_elem_id_index = 0
-    with pytest.raises(MissingReferenceError, match="dimensions of 'a' are not in the bitstream and no topology"):
+    with pytest.raises(MissingReferenceError, match="dimensions of 'a' are neither in the bitstream nor in a topology"):
         session.tensor_dimensions(indexed)
 
 
