@@ -101,7 +101,7 @@ def test_ctu_scan_order_is_there_with_unified_weights(prefix: str, orders: list[
 
 
 def test_ctu_scan_order_is_not_there_without() -> None:
-    with pytest.raises(WriteError, match="weights unified"):
+    with pytest.raises(WriteError, match="unified weights"):
         write_aggregate([other(b"a"), other(b"b")], ctu_scan_order=[0, 1])
 
 
@@ -117,9 +117,9 @@ def test_the_session_is_not_changed() -> None:
     [
         ([], {}, "at least two"),
         ([other(b"a")], {}, "at least two"),
-        ([other(b"a"), b""], {}, "number 1 .* is no unit"),
+        ([other(b"a"), b""], {}, "member 1 .* is not a unit"),
         ([other(b"a") + other(b"b"), other(b"c")], {}, "number 0 .* nnr_unit_size is 4"),
-        ([other(b"a"), other(b"b")[:-1]], {}, "number 1 .* has 3 bytes"),
+        ([other(b"a"), other(b"b")[:-1]], {}, "member 1 .* has 3 bytes"),
         ([other(b"a"), other(b"b")], {"quant_bitdepth": [1]}, "quant_bitdepth"),
         ([other(b"a"), other(b"b")], {"quant_bitdepth": [1, 2, 3]}, "quant_bitdepth"),
         ([other(b"a"), other(b"b")], {"quant_bitdepth": [1, 32]}, "quant_bitdepth"),
@@ -241,7 +241,7 @@ def test_a_layer_parameter_set_in_an_aggregate_ends_with_it() -> None:
 
 def test_a_layer_parameter_set_that_needs_others_only_on_request() -> None:
     s = start().lps(1, 8).ndu(ndu("a", [1]), [1])
-    with pytest.raises(nnr.UnsupportedError, match=r"unit 2 \(NNR_LPS\) does not say"):
+    with pytest.raises(nnr.UnsupportedError, match=r"unit 2 \(NNR_LPS\) is not marked"):
         extract(s.data, 2)
     assert_part(extract(s.data, 2, generic=True), s.data, "a")
 

@@ -220,7 +220,7 @@ def test_a_metric_is_of_something(performance: p.Performance) -> None:
 
 def test_profile_0_has_no_place_for_them() -> None:
     payload = NnrModelParameterSetUnitPayload(**p.Performance("base").elements())
-    with pytest.raises(WriteError, match="no place"):
+    with pytest.raises(WriteError, match="does not have it"):
         coded(payload)
 
 

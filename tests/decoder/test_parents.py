@@ -204,7 +204,7 @@ def test_a_hash_that_two_devices_share() -> None:
     """Without ids nobody can tell which update is meant."""
     first = update(1)
     decoder = decoded(first, update(1, device=3, parent_device_id=3))
-    missing(decoder, by_hash(first, 2), "so have 2 devices")
+    missing(decoder, by_hash(first, 2), "which 2 devices have")
 
 
 @pytest.mark.parametrize("depth", [0, 1])

@@ -705,4 +705,4 @@ def test_a_graph_outside_of_it_does_not_make_an_aggregate_self_contained() -> No
         broken.append([violation.message for violation in nnr.verify(data).violations])
     assert broken[0] == []
     assert len(broken[1]) == 1
-    assert "the dimensions of 'w' are not in the bitstream" in broken[1][0]
+    assert "the dimensions of 'w' are neither in the bitstream" in broken[1][0]

@@ -116,7 +116,7 @@ def test_a_long_size_of_a_short_unit_is_read() -> None:
 def test_a_size_beyond_the_end_is_refused(surplus: int, at: int) -> None:
     units = one().units[: at + 1]
     units[at] = (len(units[at]) + surplus).to_bytes(2, "big") + units[at][2:]
-    refused(b"".join(units), nnr.TruncatedError, "are left", unit=f"unit {at}", path="nnr_unit_size")
+    refused(b"".join(units), nnr.TruncatedError, "remain", unit=f"unit {at}", path="nnr_unit_size")
 
 
 def test_a_size_that_swallows_the_next_unit_is_refused() -> None:
@@ -242,7 +242,7 @@ def test_a_unit_that_leaves_its_aggregate_is_refused() -> None:
     outer = bytearray(stream.units[2])
     outer[:2] = (len(outer) - 1).to_bytes(2, "big")
     data = b"".join([*stream.units[:2], bytes(outer), *stream.units[3:]])
-    refused(data, nnr.TruncatedError, "are left", unit="unit 4", path="nnr_unit_size")
+    refused(data, nnr.TruncatedError, "remain", unit="unit 4", path="nnr_unit_size")
 
 
 def test_an_aggregate_may_hold_the_parameter_set() -> None:

@@ -316,7 +316,7 @@ G, H = np.ones((4, 2), "f4"), np.ones((2, 6), "f4")
         ({"g": G.astype("i4"), "h": H}, Block("w", g="g", h="h"), "'g' has integers"),
         ({"w": G, "s": G[:, 0].astype("i4")}, Block("w", scale="s"), "'s' has integers"),
         ({"w": G, "s": G[:2, 0]}, Block("w", scale="s"), r"'s' has shape \(2,\), not \(4,\)"),
-        ({"w": G, "s": np.geomspace(1e-20, 1, 4, dtype="f4")}, Block("w", scale="s"), "'s' is kept exactly"),
+        ({"w": G, "s": np.geomspace(1e-20, 1, 4, dtype="f4")}, Block("w", scale="s"), "'s' is stored losslessly"),
         ({"w": G.astype("i4"), "s": G[:, 0]}, Block("w", scale="s"), "'w' has integers"),
         ({"w": G, "s": np.zeros(0, "f4")}, Block("w", scale="s"), "'s' is empty"),
     ],

@@ -160,7 +160,7 @@ def test_all_zero_is_no_knowledge() -> None:
         ({"sensitivity": {"conv": SKEWED}}, r"has shape \(120, 72\), but the tensor has \(120, 8, 3, 3\)"),
         (
             {"hessians": {"conv": np.eye(8)}},
-            r"have shape \(8, 8\), but the tensor has rows of 72; they take \(72, 72\)",
+            r"have shape \(8, 8\), but the tensor has rows of 72; use \(72, 72\)",
         ),
         ({"hessians": {"dense": np.full((72, 72), np.nan)}}, "hessians of 'dense' must be finite numbers"),
         ({"hessians": {"dense": np.triu(HESSIANS["dense"])}}, "hessians of 'dense' are not symmetric"),

@@ -166,9 +166,9 @@ def test_a_damaged_update_among_those_looked_at() -> None:
 @pytest.mark.parametrize(
     ("update", "error", "message"),
     [
-        (UPDATES[0][:-9], nnr.TruncatedError, "the unit is"),
+        (UPDATES[0][:-9], nnr.TruncatedError, "the unit has"),
         (b"", nnr.ElementError, "no unit"),
-        (nnr.encode(MODELS[0]), nnr.FormatError, "no update"),
+        (nnr.encode(MODELS[0]), nnr.FormatError, "not an update"),
     ],
 )
 def test_other_errors_have_the_name_in_a_note(update: bytes, error: type[Exception], message: str) -> None:

@@ -328,7 +328,7 @@ def test_what_is_tied_stays_tied() -> None:
         ({"sbt": 0.9, "sbt_ternary": -0.1}, "sbt_ternary must be a number from 0 to 1, got -0.1"),
         ({"sbt": 0.9, "sbt_ternary": float("inf")}, "sbt_ternary must be a number from 0 to 1, got inf"),
         ({"sbt": 0.9, "sbt_ternary": [1]}, r"sbt_ternary must be a number from 0 to 1, got \[1\]"),
-        ({"sbt_ternary": 0.5}, "sbt_ternary needs sbt"),
+        ({"sbt_ternary": 0.5}, "sbt_ternary requires sbt"),
         ({"sbt": 0.9, "exact": True}, "exact=True keeps every bit, so sbt has no effect"),
     ],
 )

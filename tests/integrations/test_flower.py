@@ -554,8 +554,8 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
     "objects": (with_arrays(lambda model: {**model, "bias": claimed("(40,)", "|O")}), "'bias'"),
     "no header": (with_arrays(lambda model: {**model, "bias": Array("f4", (40,), "numpy.ndarray", b"x")}), "'bias'"),
     "another serialization": (with_arrays(lambda model: {**model, "bias": Array("f4", (40,), "torch", b"")}), "torch"),
-    "plain arrays, one missing": (with_arrays(lambda model: {"bias": model["bias"]}), "in one of"),
-    "plain arrays, another shape": (with_arrays(lambda model: {**model, "bias": model["bias"][:-1]}), "expected is"),
+    "plain arrays, one missing": (with_arrays(lambda model: {"bias": model["bias"]}), "in only one of"),
+    "plain arrays, another shape": (with_arrays(lambda model: {**model, "bias": model["bias"][:-1]}), "expected"),
     "plain arrays, not a number": (with_arrays(lambda model: {**model, "bias": BIAS * np.nan}), "not finite"),
     "plain arrays, a counter that is none": (
         with_arrays(lambda model: {**model, "steps": np.array(np.nan)}),
@@ -567,7 +567,10 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
     "a whole model": (with_payload(lambda payload: nnr.encode({"bias": BIAS})), "base_model_id"),
     "another client's id": (with_update({"bias": BIAS + 1}, device_id=1), "device_id 1"),
     "no record": (lambda attack, honest: RecordDict({"metrics": honest.content["metrics"]}), "no ArrayRecord"),
-    "an empty record": (lambda attack, honest: RecordDict({**honest.content, "arrays": ArrayRecord()}), "in one of"),
+    "an empty record": (
+        lambda attack, honest: RecordDict({**honest.content, "arrays": ArrayRecord()}),
+        "in only one of",
+    ),
     "two records": (
         lambda attack, honest: RecordDict({**honest.content, "more": honest.content["arrays"]}),
         "",
@@ -586,7 +589,7 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
         lambda attack, honest: RecordDict(
             {**honest.content, "arrays": ArrayRecord({**honest.content["arrays"], "bias": Array(BIAS)})}
         ),
-        "other arrays",
+        "has arrays besides",
     ),
     "no metrics": (lambda attack, honest: RecordDict({"arrays": honest.content["arrays"]}), "MetricRecord, got"),
     "no examples said": (with_metrics(loss=0.5), "not a number of examples"),

@@ -398,7 +398,7 @@ def bad_messages() -> Iterator[tuple[str, Callable[[SimpleNamespace], Tensors], 
     yield "PyTorch's", lambda flare: {**of(flare), "torch": True}, "tensors of PyTorch; the sent tensors were not"
     yield "no bitstream", lambda flare: dict(good), "message has no bitstream"
     yield "garbage", lambda flare: {"nnr_codec": b"\x93NUMPY"}, "not an NNR bitstream"
-    yield "truncated", lambda flare: {"nnr_codec": of(flare)["nnr_codec"][:-3]}, "12 are left"
+    yield "truncated", lambda flare: {"nnr_codec": of(flare)["nnr_codec"][:-3]}, "12 remain"
     yield "half", lambda flare: {"nnr_codec": of(flare)["nnr_codec"][:20]}, "unit"
     yield "an array", lambda flare: {"nnr_codec": np.zeros(4, "u1")}, "not in the format of NNREncode"
     yield "tensors beside", lambda flare: {**of(flare), "w": good["w"]}, "not in the format of NNREncode"

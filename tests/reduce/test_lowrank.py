@@ -246,7 +246,7 @@ def test_a_second_step_leaves_factors_alone() -> None:
     [
         ("lowrank(error=-0.1)", "lowrank(error) -0.1 is outside 0..1"),
         ("lowrank(error=0.1, rank=2)", "requires one of error, mse, ratio, rank, rate, got error and rank"),
-        ("lowrank(form=aggregate)", "there are block and units"),
+        ("lowrank(form=aggregate)", "choose from block, units"),
         ("lowrank(rank=0)", "lowrank(rank) 0 is less than 1"),
         ("lowrank(tensors=nothing)", "is a float matrix"),
     ],

@@ -193,7 +193,7 @@ def test_tied_weights_have_no_scales() -> None:
 
 
 def test_options() -> None:
-    with pytest.raises(nnr.EncodeError, match="takes fit or gain"):
+    with pytest.raises(nnr.EncodeError, match="choose from fit, gain"):
         nnr.encode({"w": WIDE}, reduce="scale(method=best)")
     gain = nnr.encode(MODEL, reduce="scale(method=gain)")
     assert gain == nnr.encode(MODEL, local_scaling=True)

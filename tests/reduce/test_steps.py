@@ -117,7 +117,7 @@ def test_a_tool_without_a_name() -> None:
     ("text", "message"),
     [
         ("shrink", "unknown step 'shrink'; choose from halve, sparsify"),
-        ("halve(x=1)", "halve has no option 'x'; there are limit, count, quick, tensors"),
+        ("halve(x=1)", "halve has no option 'x'; choose from limit, count, quick, tensors"),
         ("halve(tool=1)", "halve has no option 'tool'"),
         ("halve(self=1)", "halve has no option 'self'"),
         ("halve(limit=much)", "halve(limit=much) must be a finite number"),
@@ -139,7 +139,7 @@ def test_steps_that_mean_nothing(text: str, message: str) -> None:
     "options", [{"limit": True}, {"count": 1.0}, {"tensors": 3}, {"quick": "yes"}, {"limit": None}]
 )
 def test_options_of_another_type(options: dict[str, object]) -> None:
-    with pytest.raises(nnr.EncodeError, match="takes"):
+    with pytest.raises(nnr.EncodeError, match="must be"):
         nnr.encode(WEIGHTS, reduce=[Step("halve", **options)])  # type: ignore[arg-type]
 
 

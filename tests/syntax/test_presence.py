@@ -127,7 +127,10 @@ def test_no_default_is_mutable() -> None:
 @pytest.mark.parametrize(
     ("structure", "message"),
     [
-        (ndu(device_id=3), r"device_id=3 is set, but nnr_compressed_data_unit_header\(\) \(6\.3\.3\.7\) has no place"),
+        (
+            ndu(device_id=3),
+            r"device_id=3 is set, but nnr_compressed_data_unit_header\(\) \(6\.3\.3\.7\) does not have it",
+        ),
         (ndu(topology_elem_id_index=3), r"topology_elem_id_index=3 is set"),
         (ndu(scan_order=1, tensor_dimensions=[16]), r"scan_order=1 is set"),
         (ndu(cabac_unary_length_minus1=10), r"cabac_unary_length_minus1=10 is set"),
@@ -168,7 +171,7 @@ def test_nested_structure_with_no_place_for_an_element() -> None:
     ],
 )
 def test_surplus_entries(elements: dict[str, Any]) -> None:
-    with pytest.raises(WriteError, match=rf"{next(iter(elements))}=.* is set, but .* has no place"):
+    with pytest.raises(WriteError, match=rf"{next(iter(elements))}=.* is set, but .* does not have it"):
         write(several(**elements))
 
 

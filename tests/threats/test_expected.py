@@ -38,9 +38,9 @@ def test_the_tensors_of_a_model_are_a_schema() -> None:
     ("change", "match"),
     [
         ({"w": ((2, 3), "float32")}, r"'w' is float32 \(3, 2\); expected float32 \(2, 3\)"),
-        ({"w": ((6,), "float32")}, r"expected is float32 \(6,\)"),
-        ({"w": ((3, 2, 1), "float32")}, r"expected is float32 \(3, 2, 1\)"),
-        ({"w": ((3, 2), "float16")}, r"expected is float16 \(3, 2\)"),
+        ({"w": ((6,), "float32")}, r"expected float32 \(6,\)"),
+        ({"w": ((3, 2, 1), "float32")}, r"expected float32 \(3, 2, 1\)"),
+        ({"w": ((3, 2), "float16")}, r"expected float16 \(3, 2\)"),
         ({"n": ((4,), "float32")}, r"'n' is int32 \(4,\); expected float32"),
         ({"w": None}, "tensor 'w' is not one of the 1 expected tensors"),
         ({"W": SCHEMA["w"], "w": None}, "tensor 'w' is not one of the 2"),
@@ -84,7 +84,7 @@ def test_a_schema_does_not_change_with_its_source() -> None:
     limits = Limits(expected=source)
     source["w"] = ((9,), "int8")
     assert len(nnr.decode(DATA, limits=limits)) == 2
-    assert limits.expected is not None
+    assert limits.expected not None
     with pytest.raises(TypeError):
         limits.expected["w"] = source["w"]  # type: ignore[index]
 

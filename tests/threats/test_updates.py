@@ -62,7 +62,7 @@ def test_t29_co_located_levels_of_another_shape(dims: list[int]) -> None:
 
 def test_t29_a_residual_of_another_type() -> None:
     """Integers cannot be added to an update of floats (9.2.4)."""
-    refused_after([update(1, pre=1)], update(2, pre=1, kind=NNR_PT_INT), "another shape or type")
+    refused_after([update(1, pre=1)], update(2, pre=1, kind=NNR_PT_INT), "different shape or type")
 
 
 def test_t29_a_cache_of_any_size() -> None:
