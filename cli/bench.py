@@ -54,7 +54,7 @@ Examples:
     help="Python interpreter with NNCodec, to include it (default: environment variable NNR_PEER).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@params.model_format("by its content")
+@params.model_format("detected from its content")
 @params.limits
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 def bench(

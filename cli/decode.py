@@ -40,7 +40,7 @@ Examples:
 )
 @click.argument("bitstreams", metavar="BITSTREAM...", type=params.FileName(), nargs=-1, required=True)
 @params.target("MODEL", "The model, or a folder for it (default: beside BITSTREAM)", required=False)
-@params.model_format("by its name, else that of the source", "--to")
+@params.model_format("from its file extension, else that of the source", "--to")
 @click.option("--only", multiple=True, metavar="GLOB", help="Decode only the tensors whose names match; repeatable.")
 @click.option(
     "--dtype",

@@ -130,7 +130,7 @@ Where several rules match a tensor, the last one wins.
     metavar="FILE.npz",
     help="Costs of errors (see docs/guides/data-aware.md), by tensor name, and second moments, by hessian:NAME.",
 )
-@params.model_format("by its content")
+@params.model_format("detected from its content")
 @click.option(
     "--strict",
     is_flag=True,

@@ -309,7 +309,7 @@ def resume(command: F) -> F:
     return click.option(
         "--resume",
         is_flag=True,
-        help="Keep finished parts in a folder beside the output (its name with .parts) until it is complete; after"
+        help="Keep finished parts in a folder beside the output (its name plus .parts) until it is complete; after"
         " an interruption, the same command continues from there.",
     )(command)
 

@@ -132,7 +132,7 @@ Examples:
     help="With --sbt: probability (default 0.5) that the parameters of a matrix change in both directions "
     "instead of one.",
 )
-@params.model_format("by its content", of="NEW and OLD")
+@params.model_format("detected from its content", of="NEW and OLD")
 @click.option("--check", is_flag=True, help="Apply the output and print the largest error, or that all bits are equal.")
 @params.report
 @click.option(
@@ -290,7 +290,7 @@ Examples:
 @click.argument("old", type=params.FileName())
 @click.argument("bitstream", type=params.FileName(), metavar="UPDATE")
 @params.target("NEW", "The model")
-@params.model_format("by its name, else that of OLD", of="NEW")
+@params.model_format("from its file extension, else that of OLD", of="NEW")
 @params.limits
 @params.conversion
 def apply(
@@ -332,7 +332,7 @@ Examples:
 @click.argument("base", type=params.FileName())
 @click.argument("updates", nargs=-1, required=True, type=params.FileName(), metavar="UPDATE...")
 @params.target("NEW", "The model after the last update; without it, updates are only checked", required=False)
-@params.model_format("by its name, else that of BASE", of="NEW")
+@params.model_format("from its file extension, else that of BASE", of="NEW")
 @params.limits
 @params.conversion
 def chain(

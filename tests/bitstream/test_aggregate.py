@@ -118,7 +118,7 @@ def test_the_session_is_not_changed() -> None:
         ([], {}, "at least two"),
         ([other(b"a")], {}, "at least two"),
         ([other(b"a"), b""], {}, "member 1 .* is not a unit"),
-        ([other(b"a") + other(b"b"), other(b"c")], {}, "number 0 .* nnr_unit_size is 4"),
+        ([other(b"a") + other(b"b"), other(b"c")], {}, "member 0 .* nnr_unit_size is 4"),
         ([other(b"a"), other(b"b")[:-1]], {}, "member 1 .* has 3 bytes"),
         ([other(b"a"), other(b"b")], {"quant_bitdepth": [1]}, "quant_bitdepth"),
         ([other(b"a"), other(b"b")], {"quant_bitdepth": [1, 2, 3]}, "quant_bitdepth"),

@@ -492,7 +492,7 @@ def test_an_epsilon_that_no_type_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "wiring", lambda _: wiring)
     with (
         NnrFile(folded(start(network())).data) as file,
-        pytest.raises(nnr.ElementError, match="exceeds float32"),
+        pytest.raises(nnr.ElementError, match="exceeds the range of float32"),
     ):
         file.decode()
 

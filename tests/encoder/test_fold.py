@@ -358,11 +358,11 @@ def without(*names: str) -> Model:
             {},
             "no batch normalization can be folded: the model has no graph",
         ),
-        (without("bn.gamma"), {}, "to fold: the block of 'conv.weight' has no batch normalization"),
+        (without("bn.gamma"), {}, "can be folded: the block of 'conv.weight' has no batch normalization"),
         (
             Model(TENSORS, blocks=[Block("conv.weight", beta="bn.beta", gamma="bn.gamma")]),
             {},
-            "to fold: the block of 'conv.weight' has no mean, var",
+            "can be folded: the block of 'conv.weight' has no mean, var",
         ),
         (
             Model(TENSORS, blocks=[Block("conv.weight", None, *(BN[k] for k in (2, 3, 0, 1)))]),
@@ -417,8 +417,8 @@ def test_what_cannot_be_folded(model: Model, options: dict[str, Any], message: s
         ({"compressed_parameter_types": -2}, "is not a sum"),
         ({"compressed_parameter_types": "2"}, "must be an integer"),
         ({"block": 1}, "block must be true, false or None"),
-        ({"topology": "apart"}, "topology is carried or external, not 'apart'"),
-        ({"topology": None}, "topology is carried or external, not None"),
+        ({"topology": "apart"}, "topology must be carried or external, got 'apart'"),
+        ({"topology": None}, "topology must be carried or external, got None"),
     ],
 )
 def test_options_that_are_none(options: dict[str, Any], message: str) -> None:

@@ -578,7 +578,7 @@ def test_tuning_keeps_what_rules_keep() -> None:
     ("options", "message"),
     [
         ({"tolerance": -1}, "tolerance must be a number of at least 0, got -1"),
-        ({"tolerance": float("nan")}, "tolerance nan is not"),
+        ({"tolerance": float("nan")}, "tolerance must be a number of at least 0, got nan"),
         ({"tolerance": 0, "budget": 1}, "budget must be at least 2 evaluations, got 1"),
         ({"tolerance": 0, "target_size": 1000}, "target_size leaves nothing to tune; remove it"),
     ],

@@ -197,7 +197,7 @@ def test_updates_warn_of_rules_by_the_names_of_the_whole_model() -> None:
         ({"max_error": 0.1, "rate": 0.5}, "max_error .* rate"),
         ({"max_error": 0.1, "dependent_quantization": True}, "max_error .* dependent_quantization"),
         ({"max_error": 0.1, "hessians": {"w": np.eye(3)}}, "max_error .* hessians"),
-        ({"profile": 0, "row_skipping": True}, "row_skipping needs profile 1"),
+        ({"profile": 0, "row_skipping": True}, "row_skipping requires profile 1"),
         ({"quality": 30, "qp_density": 3}, "qp_density 3 has no effect, because quality uses 7"),
         ({"rules": [nnr.Rule("w", rate=99)]}, "rule 'w': rate 99"),
     ],

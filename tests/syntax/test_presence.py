@@ -189,24 +189,27 @@ def test_empty_lists_for_tensors_without_shifts() -> None:
 @pytest.mark.parametrize(
     ("structure", "message"),
     [
-        (ndu(topology_elem_id=None), r"nnr_compressed_data_unit_header\(\) \(6\.3\.3\.7\) needs topology_elem_id here"),
+        (
+            ndu(topology_elem_id=None),
+            r"nnr_compressed_data_unit_header\(\) \(6\.3\.3\.7\) requires topology_elem_id here",
+        ),
         (
             ndu(cabac_unary_length_flag=1, cabac_unary_length_minus1=None, compressed_parameter_types=1),
             "decomposition_rank",
         ),
-        (several(concatentation_axis_index=None), "needs concatentation_axis_index here"),
+        (several(concatentation_axis_index=None), "requires concatentation_axis_index here"),
         (several(split_index=[]), r"requires split_index\[0\], but only 0 entries are given"),
         (several(number_of_shifts=[1]), r"requires number_of_shifts\[1\], but only 1 entries are given"),
         (several(number_of_shifts=[2, 0]), r"requires shift_index\[0\]\[1\], but only 1 entries are given"),
         (several(number_of_shifts=[1, 1]), r"requires shift_index\[1\]\[0\], but only 0 entries are given"),
-        (NnrUnitHeader(nnr_unit_type=NNR_TPL), r"nnr_unit_header\(\) \(6\.3\.3\.1\) needs detail here"),
+        (NnrUnitHeader(nnr_unit_type=NNR_TPL), r"nnr_unit_header\(\) \(6\.3\.3\.1\) requires detail here"),
         (
             SparsificationPerformanceMap(spm_count_thresholds=2),
-            r"sparsification_performance_map\(\) needs sparsification_threshold\[0\]",
+            r"sparsification_performance_map\(\) requires sparsification_threshold\[0\]",
         ),
         (
             NnrAggregateUnitHeader(nnr_aggregate_unit_type=0, num_of_nnr_units_minus2=1, quant_bitdepth=[1, 2]),
-            r"nnr_aggregate_unit_header\(\) needs nnr_reserved_zero_3bits\[0\]",
+            r"nnr_aggregate_unit_header\(\) requires nnr_reserved_zero_3bits\[0\]",
         ),
     ],
 )

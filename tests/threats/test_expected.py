@@ -84,7 +84,7 @@ def test_a_schema_does_not_change_with_its_source() -> None:
     limits = Limits(expected=source)
     source["w"] = ((9,), "int8")
     assert len(nnr.decode(DATA, limits=limits)) == 2
-    assert limits.expected not None
+    assert limits.expected is not None
     with pytest.raises(TypeError):
         limits.expected["w"] = source["w"]  # type: ignore[index]
 
