@@ -184,7 +184,7 @@ def test_a_mask_of_another_length_is_reported_and_not_applied(bits: str) -> None
     pruning = Pruning()
     pruning.add(masks(bits.replace("1", "0"), "0" * 10), Session())
     pruning.plan(AB)
-    assert f"a prune_mask of {len(bits)} bits, where" in pruning.ignored
+    assert f"a prune_mask of {len(bits)} bits, because" in pruning.ignored
     assert ones(pruning, "a", (2, 3)) == [[0, 0, 0], [0, 0, 0]]  # by the mask that fits
 
 

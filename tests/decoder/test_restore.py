@@ -544,8 +544,8 @@ def test_a_value_that_does_not_fit(type_: str) -> None:
     array = np.array([1, 70000], np.float32).astype(STORED_TYPES[type_].dtype)
     record = TensorRecord(type_, (2,), RawCode())
     data = made({"w": (record, array)})
-    refused(data, nnr.ElementError, "exceeds float16", unit="unit 3 (NNR_NDU 'w')", dtype="float16")
-    with pytest.raises(nnr.ElementError, match=r"unit 3 .*exceeds float16"):
+    refused(data, nnr.ElementError, "exceeds the range of float16", unit="unit 3 (NNR_NDU 'w')", dtype="float16")
+    with pytest.raises(nnr.ElementError, match=r"unit 3 .*exceeds the range of float16"):
         streamed(data, dtype="float16")
     assert nnr.decode(data, dtype="float32")["w"].tolist() == array.astype("f4").tolist()
 
