@@ -83,7 +83,7 @@ def test_a_topology_that_is_kept_apart(tmp_path: Path) -> None:
     change(path, "topology", "file", value="../topology.nnef")
     assert "is not a file in the folder of the case" in refused(tmp_path)
     change(path, "topology", value="topology.nnef")
-    assert "topology is str, not dict" in refused(tmp_path)
+    assert "topology must be dict, got str" in refused(tmp_path)
 
 
 def test_several_in_one_folder_and_values_in_an_archive(tmp_path: Path) -> None:
