@@ -54,7 +54,7 @@ Examples:
     help="Python interpreter with NNCodec, to include it (default: environment variable NNR_PEER).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@params.model_format("by its content")
+@params.model_format("detected from its content")
 @params.limits
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 def bench(
@@ -82,6 +82,7 @@ def bench(
     printer, found = output.Printer(quiet), []
     with contenders.peer(python) as other:
         for name in models:
+            stored = output.stored_size(name)
             race = contenders.Race(output.model(name, format=model_format, limits=limits, or_bitstream=True))
             runs = [*contenders.ours(race, qps, efforts), *contenders.general(race)]
             if other:
@@ -95,9 +96,9 @@ def bench(
                         printer.warning(str(error))
                     advance(name, k, len(runs))
             if as_json:
-                found += [{"model": name, **_numbers(row)} for row in rows]
+                found += [{"model": name, "file_bytes": stored, **_numbers(row)} for row in rows]
             else:
-                _print(name, len(race), rows)
+                _print(name, len(race), rows, stored)
     if as_json:
         click.echo(json.dumps(found, indent=1))
 
@@ -120,11 +121,13 @@ def _numbers(row: Row) -> dict[str, Any]:
     }
 
 
-def _print(name: str, tensors: int, rows: list[Row]) -> None:
-    """Print the table of one model."""
-    first = rows[0]
-    sizes = f"{output.tensors(tensors)}, {first.parameters:,} parameters, {first.source_bytes:,} bytes"
-    click.echo(f"{one_line(name)}: {sizes}")
+def _print(name: str, tensors: int, rows: list[Row], stored: int | None) -> None:
+    """Print the table of one model, with percentages of its file if that is smaller than its values."""
+    source_bytes = rows[0].source_bytes
+    packed = output.packed_size(source_bytes, stored)
+    whole = packed or source_bytes
+    sizes = f"{packed:,} bytes, {source_bytes:,} as arrays" if packed else f"{source_bytes:,} bytes"
+    click.echo(f"{one_line(name)}: {output.tensors(tensors)}, {rows[0].parameters:,} parameters, {sizes}")
     output.table(
         ("codec", "setting", "bytes", "%", "bits/par", "SNR dB", "matrices dB", "encode M/s", "decode M/s"),
         (
@@ -132,7 +135,7 @@ def _print(name: str, tensors: int, rows: list[Row]) -> None:
                 row.codec,
                 row.setting,
                 f"{row.nbytes:,}",
-                f"{100 * row.nbytes / row.source_bytes:.2f}" if row.source_bytes else "-",
+                f"{100 * row.nbytes / whole:.2f}" if whole else "-",
                 f"{8 * row.nbytes / row.parameters:.3f}" if row.parameters else "-",
                 *("exact" if snr == math.inf else f"{snr:.2f}" for snr in (row.snr, row.matrices)),
                 _speed(row.parameters, row.encode),

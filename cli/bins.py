@@ -55,7 +55,7 @@ def print_bins(
     tasks, first_edition = _tasks(reader, units, names)
     if len(tasks) != 1 and not everything:
         raise click.UsageError(
-            f"{len(tasks)} compressed data units are chosen; --unit or --name chooses one, --all all"
+            f"{len(tasks)} compressed data units match; choose one with --unit or --name, or all with --all"
         )
     printer = _Printer(limit, style == "json")
     try:
@@ -131,7 +131,7 @@ class _Printer:
         if self.as_json:
             sys.stdout.write("\n]\n" if self.count else "[]\n")
         if self.more:
-            say(f"nnr: these are the first {self.count:,} bins; --bins-limit shows more, 0 all of them")
+            say(f"nnr: only the first {self.count:,} bins are shown; raise --bins-limit, or use 0 for all")
 
 
 def _line(tensor_bin: TensorBin) -> str:

@@ -138,22 +138,24 @@ def encoder_config(
     import nnr_codec as nnr
 
     if lossless and preset not in (None, LOSSLESS):
-        raise click.UsageError(f"--lossless is --preset {LOSSLESS}, not {preset}")
+        raise click.UsageError(f"--lossless and --preset {preset} cannot be combined; choose one")
     options: Any = {name: value for name, value in given.items() if value is not None}
-    with usage_errors():
+    is_default = default == LOSSLESS and not lossless and preset is None
+    with usage_errors("the default without --quality or another goal" if is_default else ""):
         return nnr.EncoderConfig.preset(LOSSLESS if lossless else preset or default, rules=rules, **options)
 
 
 @contextmanager
-def usage_errors() -> Iterator[None]:
-    """Convert an EncodeError to a UsageError with the names that the user typed."""
+def usage_errors(exact: str = "") -> Iterator[None]:
+    """Convert an EncodeError to a UsageError with the names that the user typed; ``exact`` stands for that option."""
     import nnr_codec as nnr
 
     try:
         yield
     except nnr.EncodeError as error:
         # Keys of a rule have the library's names.
-        raise click.UsageError(f"--{error}" if error.where else error.named(_typed)) from None
+        told = error.named(lambda option: exact if exact and option.name == "exact" else _typed(option))
+        raise click.UsageError(f"--{error}" if error.where else told) from None
 
 
 def _typed(option: Option) -> str:

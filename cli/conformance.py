@@ -30,7 +30,7 @@ def _kinds(ctx: click.Context, param: click.Parameter, value: str | None) -> fro
 
     kinds = frozenset(value.split(",")) if value else frozenset(KINDS)
     if not kinds <= set(KINDS):
-        raise click.BadParameter(f"{value!r} is not a list of {', '.join(KINDS)}")
+        raise click.BadParameter(f"{value!r} is not a comma-separated list of {', '.join(KINDS)}")
     return kinds
 
 
@@ -45,7 +45,7 @@ def _extensions(ctx: click.Context, param: click.Parameter, value: tuple[str, ..
 def _size(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
     digits, unit = (value[:-1], _SIZES[value[-1].upper()]) if value[-1:].upper() in _SIZES else (value, 1)
     if not digits.isdecimal():
-        raise click.BadParameter(f"{value!r} is not a number of bytes, as 512M or 2G; 0 for no limit")
+        raise click.BadParameter(f"{value!r} is not a number of bytes, such as 512M or 2G (0: no limit)")
     return int(digits) * unit or None
 
 
@@ -58,12 +58,14 @@ def _command(ctx: click.Context, param: click.Parameter, value: str | None) -> s
         raise click.BadParameter(f"{value!r}: {error}") from None
     for place in ("{input}", "{outdir}"):
         if not any(place in word for word in words):
-            raise click.BadParameter(f"{value!r} has no {place}")
+            raise click.BadParameter(f"{value!r} lacks the placeholder {place}")
     for word in words:
         if "{inputs}" in word and word != "{inputs}":
-            raise click.BadParameter(f"{value!r}: {{inputs}} is several words, and stands alone")
+            raise click.BadParameter(
+                f"{value!r}: {{inputs}} must be a separate argument, because it expands to several"
+            )
     if not shutil.which(words[0]):
-        raise click.BadParameter(f"there is no program {words[0]!r}")
+        raise click.BadParameter(f"program {words[0]!r} not found")
     return value
 
 
@@ -176,15 +178,15 @@ def conformance(
     from . import conformance_reports as formats
 
     if extensions and not command:
-        raise click.UsageError("--extension is about another decoder: it goes with --decoder")
+        raise click.UsageError("--extension requires --decoder")
     if math.isnan(timeout):
-        raise click.UsageError("--timeout is a number, not nan")
+        raise click.UsageError("--timeout must be a number, got nan")
     reports = _Reports({"json": json, "junit": junit, "markdown": markdown, "fluster": fluster})
     with _vectors(folder) as root:
         suite, there = suites.Suite.read(root), load_cases(root)
         cases = [case for case in there if _is_chosen(case, only, kinds, feature, profile)]
         if not cases:
-            raise click.UsageError("no case is left of those that are there")
+            raise click.UsageError("no case matches --only, --class, --feature and --profile")
         reports.write("fluster", lambda: formats.as_fluster(suites.fluster(cases)))
         started, results = time.perf_counter(), []
         for result in run(
@@ -241,7 +243,7 @@ def _vectors(folder: str | None) -> Iterator[Path]:
         yield Path(folder) if folder else beside
         return
     say(
-        "nnr: there are no vectors beside this installation: these are the core set of the package (all are in the "
+        "nnr: only the core vectors of the package are available (all are in the "
         "source distribution: 'pip download --no-deps --no-binary nnr_codec nnr_codec')"
     )
     with tempfile.TemporaryDirectory(prefix="nnr-core-") as core:
@@ -262,7 +264,7 @@ class _Reports:
         self._names = {kind: name for kind, name in names.items() if name}
         places = [name if name == "-" else os.path.realpath(name) for name in self._names.values()]
         if len(set(places)) < len(places):
-            raise click.UsageError("two reports cannot go to the same place")
+            raise click.UsageError("two reports have the same file name")
         self._streams = {
             kind: params.open_target(name, "", force=True, folder=False) for kind, name in self._names.items()
         }

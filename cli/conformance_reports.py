@@ -164,7 +164,7 @@ def as_markdown(run: Run) -> bytes:
     ):
         if wanted:
             rows = [[r.outcome, _plain(r.case.id), _plain(r.case.title), _plain(r.detail)] for r in wanted]
-            lines += [f"## {heading}", "", *_table(["outcome", "case", "title", "what became of it"], rows)]
+            lines += [f"## {heading}", "", *_table(["outcome", "case", "title", "details"], rows)]
     lines.append(f"nnr_codec {__version__}, {_plain(platform.platform())}, {run.seconds:.1f} s.")
     return "\n".join([*lines, ""]).encode()
 

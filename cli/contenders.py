@@ -94,7 +94,7 @@ class Race:
         """Return the measured row after checking the decoded tensors."""
         found = nnr.compare_models(self.tensors, decoded)
         if found.missing or found.extra or found.shapes or (exact and not found.same()):
-            raise nnr.FormatError(f"{codec} {setting} does not give back the model")
+            raise nnr.FormatError(f"{codec} {setting} does not restore the model")
         matrices = math.inf if found.loss.matrices is None else found.loss.matrices
         return Row(codec, setting, nbytes, self.source_bytes, self.parameters, found.snr, matrices, encoding, decoding)
 
@@ -284,7 +284,7 @@ class Peer:
             self._process.wait()
             self._log.seek(0)
             *_, reason = ["no reason given", *self._log.read().decode(errors="replace").splitlines()]
-            raise nnr.MissingDependencyError(f"the process of NNCodec has ended: {reason}")
+            raise nnr.MissingDependencyError(f"the NNCodec process ended: {reason}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

@@ -40,7 +40,7 @@ Examples:
 )
 @click.argument("bitstreams", metavar="BITSTREAM...", type=params.FileName(), nargs=-1, required=True)
 @params.target("MODEL", "The model, or a folder for it (default: beside BITSTREAM)", required=False)
-@params.model_format("by its name, else that of the source", "--to")
+@params.model_format("from its file extension, else that of the source", "--to")
 @click.option("--only", multiple=True, metavar="GLOB", help="Decode only the tensors whose names match; repeatable.")
 @click.option(
     "--dtype",
@@ -86,12 +86,10 @@ def decode(
     printer = output.Printer(quiet, verbose)
     params.check_resume(resume, target)
     if (sparsify is not None or prune is not None) and (only or resume or dtype != "source"):
-        raise click.UsageError(
-            "--sparsify and --prune take a whole model as it is, without --only, --dtype and --resume"
-        )
+        raise click.UsageError("--sparsify and --prune cannot be combined with --only, --dtype or --resume")
     named = not params.in_folder(target)
     if named and len(bitstreams) > 1:
-        raise click.UsageError(f"{len(bitstreams)} bitstreams need a folder as the output, as in -o {target}/")
+        raise click.UsageError(f"{len(bitstreams)} bitstreams require an output folder, such as -o {target}/")
     if named and target and target != "-" and not model_format:
         try:
             model_format = formats.by_suffix(target).NAME
@@ -140,11 +138,11 @@ def _decode(
             model_format = model_format or formats.source_format(file.topology, file.side.format)
             if not model_format:
                 raise click.UsageError(
-                    f"{bitstream} does not say which format its model had; give -o with a file extension, or --to"
+                    f"{bitstream} does not state the format of its model; give -o with a file extension, or --to"
                 )
             target = params.place(bitstream, target, "".join(formats.writing(model_format).SUFFIXES[:1]))
             if (place := os.path.realpath(target)) in places:
-                raise click.UsageError(f"{target} cannot be two outputs")
+                raise click.UsageError(f"{target} is the file of two outputs; use other names")
             places.add(place)
             params.open_target(target, *inputs, force=force, folder=True)
         printer.passed_over(file.ignored)
@@ -152,7 +150,7 @@ def _decode(
         if model_format and formats.needs_topology(model_format):
             formats.check_topology(model_format, file.topology)
             if names and len(names) < len(file):
-                raise click.UsageError("--only leaves out tensors that a network needs; write a .safetensors or .npz")
+                raise click.UsageError("--only omits tensors that the graph requires; write .safetensors or .npz")
         if update := output.update_of(file):
             command = "chain" if file.lineage else "apply"
             printer.warning(

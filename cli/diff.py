@@ -136,7 +136,7 @@ def _agreements(names: Iterable[str], models: list[nnr.Model], inputs: str, limi
             outputs.append(run_model(model if model.topology else replace(model, topology=other.topology), arrays))
     expected, got = outputs
     if expected.keys() != got.keys():
-        raise nnr.FormatError(f"the outputs are {', '.join(expected)} and {', '.join(got)}: they cannot be compared")
+        raise nnr.FormatError(f"the outputs are {', '.join(expected)} and {', '.join(got)}: these cannot be compared")
     return {name: compare_outputs(array, got[name]) for name, array in expected.items()}
 
 

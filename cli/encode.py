@@ -129,7 +129,7 @@ Where several rules match a tensor, the last one wins.
     metavar="FILE.npz",
     help="Costs of errors (see docs/guides/data-aware.md), by tensor name, and second moments, by hessian:NAME.",
 )
-@params.model_format("by its content")
+@params.model_format("detected from its content")
 @click.option(
     "--strict",
     is_flag=True,
@@ -177,21 +177,25 @@ def encode(
 
     printer = output.Printer(quiet, verbose)
     if preset == GPP and options["fold_batchnorm"]:
-        raise click.UsageError(f"--preset {GPP} has no biases in blocks, which --fold-batchnorm needs; leave out one")
+        raise click.UsageError(
+            f"--preset {GPP} does not code biases in blocks, which --fold-batchnorm requires; remove one of them"
+        )
     config = coding.encoder_config(DEFAULT, preset, lossless, rules, options)
     check_steps(config)
     if as_json and not dry_run:
-        raise click.UsageError("--json goes with --dry-run")
+        raise click.UsageError("--json requires --dry-run")
     if dry_run and (check or reports):
-        raise click.UsageError(f"--dry-run writes nothing that {'--check' if check else '--report'} could tell of")
+        raise click.UsageError(f"--dry-run and {'--check' if check else '--report'} cannot be combined")
     if len(models) > 1 and (as_json or reports or not params.in_folder(target)):
-        raise click.UsageError(f"{len(models)} models need a folder as the output, and no --report or --json")
+        raise click.UsageError(
+            f"{len(models)} models require an output folder, and cannot be combined with --report or --json"
+        )
     evaluation = maps.checked(wanted, evaluate, metric, config, dry_run)
     params.check_resume(resume, "-" if dry_run else target)
     places = [model if dry_run else params.place(model, target, ".nnr") for model in models]
     for k, (model, place) in enumerate(zip(models, places, strict=True)):
         if os.path.realpath(place) in map(os.path.realpath, (*reports, *places[:k])):
-            raise click.UsageError(f"{place} cannot be two outputs")
+            raise click.UsageError(f"{place} is the file of two outputs; use other names")
         if place == model != "-":
             output.model(model, format=model_format, limits=limits)  # says that it is a bitstream
     inputs = [*models, known] if known else models
@@ -204,8 +208,9 @@ def encode(
             config = replace(config, **data)
     for k, (model, place, stream) in enumerate(zip(models, places, streams, strict=True)):
         source = output.model(model, format=model_format, limits=limits, strict=strict)
+        params.check_companions(source, *reports, *([] if dry_run else places))
         if dry_run:
-            estimated(nnr.estimate(source, config, jobs=jobs), config, file_size(model), as_json)
+            estimated(nnr.estimate(source, config, jobs=jobs), config, output.stored_size(model), as_json)
             continue
         asked = maps.measured(source, model, config, evaluation, jobs, printer) if evaluation else config
         kept = io.BytesIO() if stream and check else None
@@ -230,7 +235,7 @@ def encode(
             printer.detail(f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes{bits}")
         for line in steps_told(asked, report):
             printer.note(line)
-        printer.note(f"{model} -> {place}: {summary(report, file_size(model))} in {report.seconds:.2f} s")
+        printer.note(f"{model} -> {place}: {summary(report, output.stored_size(model))} in {report.seconds:.2f} s")
         if check:
             printer.note(
                 f"check: {checked(compared(source, kept.getvalue() if kept else place, report, limits, jobs, printer))}"
@@ -333,7 +338,10 @@ def steps_told(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]
         done.remove(step)
     for step in done:  # its amount was chosen
         asked.remove(next(one for one in asked if one.tool == step.tool and {*one.options} <= {*step.options}))
-    return [*map(step_told, report.steps), *(f"{step}: does no good at this size, and is left out" for step in asked)]
+    return [
+        *map(step_told, report.steps),
+        *(f"{step}: skipped, because it does not help at this size" for step in asked),
+    ]
 
 
 def step_told(step: nnr.StepReport) -> str:
@@ -341,7 +349,7 @@ def step_told(step: nnr.StepReport) -> str:
     error = f", {step.snr:.1f} dB" if isfinite(step.snr) else ""
     return (
         f"{step.step}: {output.tensors(step.changed)} changed, {step.parameters:,} parameters, "
-        f"{100 * step.zeros:.1f} % zeros{error}; about {step.nbytes:,} bytes then"
+        f"{100 * step.zeros:.1f} % zeros{error}; about {step.nbytes:,} bytes"
     )
 
 
@@ -360,26 +368,13 @@ def checked(found: ModelDifference) -> str:
     return f"{errors_told(found)}{f'; {loss}' if loss else ''}{more}"
 
 
-def file_size(model: str) -> int | None:
-    """Return the bytes of a model's file; None for a folder and standard input."""
-    return os.path.getsize(model) if os.path.isfile(model) else None
-
-
 def summary(report: nnr.EncodeReport, stored: int | None) -> str:
-    """Describe sizes before and after, and errors.
-
-    Before is the size of the file, ``stored``, if that is less than its values take: they are compressed in it, or are
-    converted on reading.
-    """
-    is_packed = stored is not None and 0 < stored < report.source_bytes
-    sizes = f"{stored if is_packed else report.source_bytes:,} -> {report.nbytes:,} bytes"
+    """Describe sizes before and after, relative to :func:`.output.stored_size`, and errors."""
+    sizes = output.sizes(report.source_bytes, stored, report.nbytes, report.parameters)
     if not report.parameters:
         return sizes
-    ratio = f"{100 * report.ratio:.2f} %"
-    if is_packed and stored:
-        ratio = f"{100 * report.nbytes / stored:.2f} % of the file, {ratio} of its values as arrays"
     exact = "lossless" if report.config and report.config.exact else "the same values"
-    return f"{sizes} ({ratio}, {report.bits_per_parameter:.2f} bits/parameter), {loss_told(report.loss) or exact}"
+    return f"{sizes}, {loss_told(report.loss) or exact}"
 
 
 def loss_told(loss: LossSummary) -> str:

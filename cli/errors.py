@@ -77,13 +77,13 @@ def _explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, MemoryError):
         return FILE, "out of memory"
     if isinstance(error, RuntimeError) and "start new thread" in message:
-        return FILE, "the system does not start as many threads"
+        return FILE, "the system cannot start more threads; lower --jobs"
     frame = error.__traceback__
     while frame and frame.tb_next:
         frame = frame.tb_next
     place = f" at {os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}" if frame else ""
     what = f"{type(error).__name__}: {message}"
-    return INTERNAL, f"internal error{place}, please report it: {what} (NNR_DEBUG=1 says more)"
+    return INTERNAL, f"internal error{place}, please report it: {what} (NNR_DEBUG=1 prints a traceback)"
 
 
 def option_name(option: Option) -> str:

@@ -21,8 +21,8 @@ _PLURALS = {
     "erratum": "Errata",
     "error": "Errors",
     "limit": "Limits",
-    "extension": "Side information, which is no part of the standard",
-    "output": "What nnr inspect and nnr verify print with --json",
+    "extension": "Side information, which is not part of the standard",
+    "output": "JSON output of nnr inspect and nnr verify",
 }
 
 
@@ -68,7 +68,7 @@ def explain(name: tuple[str, ...], as_json: bool) -> None:
     try:
         found = nnr.explain(" ".join(name))
     except LookupError as error:
-        raise click.UsageError(f"{error.args[0]}; nnr explain alone lists all names") from None
+        raise click.UsageError(f"{error.args[0]}; nnr explain without a name lists all") from None
     if as_json:
         click.echo(json.dumps([asdict(topic) for topic in found], indent=1))
         return

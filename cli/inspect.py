@@ -27,7 +27,7 @@ def unit_types(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
     chosen = tuple(f"NNR_{value.upper().removeprefix('NNR_')}" for value in values)
     for name in chosen:
         if name not in known:
-            raise click.BadParameter(f"no unit type is called {name}; there are {', '.join(known)}")
+            raise click.BadParameter(f"unknown unit type {name!r}; choose from {', '.join(known)}")
     return chosen
 
 
@@ -112,11 +112,11 @@ def inspect(
 
     narrowed = any(chosen.values()) or offset is not None
     if requirements and (show_bins or narrowed or everything or elements or inferred or payloads):
-        raise click.UsageError("--requirements is about the whole bitstream; leave out what chooses from it")
+        raise click.UsageError("--requirements cannot be combined with options that select units; remove them")
     if show_bins and (chosen["types"] or offset is not None or elements or inferred or payloads):
-        raise click.UsageError("--bins goes with --unit, --name and --all only")
+        raise click.UsageError("--bins can be combined only with --unit, --name and --all")
     if inputs and not show_bins:
-        raise click.UsageError("-i is for --bins")
+        raise click.UsageError("-i requires --bins")
     style = "json" if as_json else style
     given = params.given(topology, limits, bitstream)
     session = session_for(None, given, limits)
@@ -130,7 +130,7 @@ def inspect(
         elif narrowed or everything or elements or inferred or payloads or style in ("tree", "table"):
             found = _found(UnitReader(data, limits, session), elements, offset, inferred, payloads, **chosen)
             if not nodes.print_found(found, style or "tree"):
-                errors.say("nnr: nothing in the bitstream is like that")
+                errors.say("nnr: nothing in the bitstream matches")
                 raise click.exceptions.Exit(errors.NO)
         else:
             _print_units(data, limits, session, style)

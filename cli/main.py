@@ -24,7 +24,7 @@ EPILOG = """\b
 Exit codes: 0 success, 1 "no" (violations, differences), 2 usage, 3 bad input,
 4 unsupported, 5 file or missing package, 70 internal error, 128+n signal n
 (130 interrupted, 141 standard output closed).
-NNR_DEBUG=1 prints tracebacks, NO_COLOR=1 leaves out colours.
+NNR_DEBUG=1 prints tracebacks, NO_COLOR=1 disables colors.
 Shell completion: eval "$(_NNR_COMPLETE=bash_source nnr)", or zsh_source;
 fish: _NNR_COMPLETE=fish_source nnr | source
 """

@@ -35,13 +35,13 @@ def _maps(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     for text in values:
         kind, equals, points = text.partition("=")
         if kind not in KINDS:
-            raise click.BadParameter(f"there is no map of {kind!r}; there are {', '.join(KINDS)}")
+            raise click.BadParameter(f"unknown map {kind!r}; choose from {', '.join(KINDS)}")
         if kind in maps:
-            raise click.BadParameter(f"{kind} is given twice")
+            raise click.BadParameter(f"map {kind!r} is given twice")
         try:
             maps[kind] = tuple(map(float, points.split(","))) if equals else None
         except ValueError:
-            raise click.BadParameter(f"{text!r} has points that are no numbers") from None
+            raise click.BadParameter(f"the points in {text!r} must be numbers") from None
     return maps
 
 
@@ -85,23 +85,23 @@ def checked(
 ) -> Request | None:
     """Return the requested measurement, or None; UsageError for options that do not match."""
     if bool(maps) != (evaluate is not None):
-        raise click.UsageError("--map and --evaluate go together")
+        raise click.UsageError("--map and --evaluate require each other")
     if metric is not None and not maps:
-        raise click.UsageError("--metric is that of --map")
+        raise click.UsageError("--metric requires --map")
     if metric == "":
-        raise click.UsageError("--metric: the name is empty")
+        raise click.UsageError("--metric must not be empty")
     if metric is not None and config.profile == 0:
-        raise click.UsageError("--metric takes --profile 1")
+        raise click.UsageError("--metric requires --profile 1")
     if evaluate is None:
         return None
     if dry_run:
-        raise click.UsageError("--dry-run writes nothing that --map could be in")
+        raise click.UsageError("--dry-run and --map cannot be combined")
     try:
         words = shlex.split(evaluate)
     except ValueError as error:
         raise click.UsageError(f"--evaluate: {str(error).lower()}") from None
     if not words:
-        raise click.UsageError("--evaluate: the command is empty")
+        raise click.UsageError("--evaluate must not be empty")
     return Request(maps, words, metric)
 
 
@@ -142,8 +142,8 @@ class Evaluation:
                 raise ValueError
         except ValueError:
             raise nnr.EncodeError(
-                f"--evaluate: the last line that {self.words[0]} prints is an accuracy, and those of classes, "
-                f"not {line[:80]!r}"
+                f"--evaluate: the last line of {self.words[0]} must be an accuracy, optionally followed by accuracies "
+                f"of classes, got {line[:80]!r}"
             ) from None
         self.printer.detail(f"accuracy {accuracy:g}")
         return accuracy, classes
@@ -190,7 +190,7 @@ def _end(stream: IO[bytes]) -> bytes:
 
 
 def _failure(code: int, told: bytes) -> str:
-    ended = f"ended by signal {-code}" if code < 0 else f"ended with {code}"
+    ended = f"ended by signal {-code}" if code < 0 else f"exited with code {code}"
     line = _last_line(told)
     return f"{ended}: {line[:200]}" if line else ended
 
@@ -224,9 +224,9 @@ def point_of(file: nnr.NnrFile, sparsify: float | None, prune: float | None) -> 
     from nnr_codec import Step
 
     if sparsify is not None and prune is not None:
-        raise click.UsageError("--sparsify and --prune cannot be combined: no map has both")
+        raise click.UsageError("--sparsify and --prune cannot be combined; choose one")
     if (sparsify is not None or prune is not None) and file.is_update:
-        raise click.UsageError("--sparsify and --prune are for whole models, and this is an update")
+        raise click.UsageError("--sparsify and --prune apply to whole models, but the bitstream is an update")
     if sparsify is not None:
         row = _row(file, "--sparsify", sparsify, "sparsification", "threshold")
         step, share = Step("sparsify", threshold=row.threshold), f", {_share(row)}"
@@ -245,13 +245,13 @@ def _row(file: nnr.NnrFile, option: str, value: float, kind: str, name: str) -> 
 
     table = getattr(file.performance.maps, kind)
     if table is None or not table.rows:
-        raise click.UsageError(f"{option} takes a point of a {kind} map, of which the bitstream has none")
+        raise click.UsageError(f"{option} requires a {kind} map, but the bitstream has none")
     points = {np.float32(getattr(row, name)): row for row in table.rows}
     with np.errstate(over="ignore"):
         asked = np.float32(value)
     if asked not in points:
         there = ", ".join(map(str, points)) if len(points) <= MOST_TOLD else f"{len(points)} points (nnr ls --maps)"
-        raise click.UsageError(f"{option} {value}: the {kind} map has {there}")
+        raise click.UsageError(f"{option} {value} is not a point of the {kind} map; it has {there}")
     return points[asked]
 
 

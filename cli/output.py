@@ -56,7 +56,7 @@ class Printer:
         """Print a warning about ignored units, if there are any."""
         if ignored:
             more = f" and {len(ignored) - 1} more" if len(ignored) > 1 else ""
-            self.warning(f"passed over, as of no known type or format: {ignored[0]}{more}")
+            self.warning(f"skipped, because its type or format is unknown: {ignored[0]}{more}")
 
     def detail(self, text: str) -> None:
         """Print a line if verbose."""
@@ -178,7 +178,7 @@ def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
         if not (or_model or name == "-" or isinstance(error, FormatError)):
             with contextlib.suppress(OSError):
                 try:
-                    check_bitstream(Path(name), "nnr encode makes a bitstream of it")
+                    check_bitstream(Path(name), "use nnr encode to compress it")
                 except FormatError as mistake:
                     mistake.within(name)
                     raise mistake from None
@@ -211,10 +211,10 @@ def model(name: str, *, limits: nnr.Limits, or_bitstream: bool = False, **option
             unreadable.add_note(where)
             raise
     if not or_bitstream:
-        raise nnr.FormatError("an NNR bitstream, not a model", where=where, hint="nnr decode makes a model of it")
+        raise nnr.FormatError("an NNR bitstream, not a model", where=where, hint="use nnr decode to restore the model")
     if is_update:
         raise nnr.FormatError(
-            "an update, not a model", where=where, hint="nnr update chain makes a model of its base model and updates"
+            "an update, not a model", where=where, hint="use nnr update chain to apply updates to their base model"
         )
     try:
         return nnr.decode(data, limits=limits)
@@ -235,7 +235,7 @@ def stdout() -> BinaryIO:
     """Return standard output for ``-o -``; a terminal is rejected."""
     if sys.stdout is None or _is_terminal(sys.stdout):
         state = "closed" if sys.stdout is None else "a terminal"
-        raise click.UsageError(f"standard output is {state}; name a file with -o or pipe the output on")
+        raise click.UsageError(f"standard output is {state}; give a file with -o or pipe the output")
     return sys.stdout.buffer
 
 
@@ -264,3 +264,35 @@ def update_of(file: nnr.NnrFile) -> str:
 def tensors(n: int) -> str:
     """Return ``1 tensor``, ``2 tensors``."""
     return f"{n:,} tensor{'' if n == 1 else 's'}"
+
+
+def stored_size(model: str) -> int | None:
+    """Return the bytes of a model's file; None for a folder, standard input and a bitstream."""
+    return os.path.getsize(model) if os.path.isfile(model) and not model.lower().endswith(".nnr") else None
+
+
+def packed_size(source_bytes: int, stored: int | None) -> int | None:
+    """Return the bytes of a file that is smaller than its values, which are compressed or converted; None otherwise."""
+    return stored if stored and stored < source_bytes else None
+
+
+def sizes(source_bytes: int, stored: int | None, nbytes: int, parameters: int) -> str:
+    """Describe the size of a bitstream relative to its source.
+
+    Parameters
+    ----------
+    source_bytes, parameters : int
+        Bytes of the tensors as arrays, and the number of their values.
+    stored : int or None
+        Bytes of the file (:func:`stored_size`), to which the ratio refers if it is a packed file.
+    nbytes : int
+        Bytes of the bitstream.
+    """
+    packed = packed_size(source_bytes, stored)
+    told = f"{packed or source_bytes:,} -> {nbytes:,} bytes"
+    if not parameters:
+        return told
+    ratio = f"{100 * nbytes / source_bytes:.2f} %" if source_bytes else ""
+    if packed:
+        ratio = f"{100 * nbytes / packed:.2f} % of the file, {ratio} of its values as arrays"
+    return f"{told} ({ratio}, {8 * nbytes / parameters:.2f} bits/parameter)"

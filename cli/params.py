@@ -52,7 +52,7 @@ class FileName(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:
-            self.fail("the name is empty", param, ctx)
+            self.fail("the file name must not be empty", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -88,7 +88,7 @@ def _format_name(ctx: click.Context, param: click.Parameter, value: str | None) 
     from nnr_codec import formats
 
     if value is not None and value not in formats.names():
-        raise click.BadParameter(f"no model format is called {value!r}; there are {', '.join(formats.names())}")
+        raise click.BadParameter(f"unknown model format {value!r}; choose from {', '.join(formats.names())}")
     return value
 
 
@@ -108,7 +108,7 @@ def _reports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     """Check report file names: known extensions, each file once."""
     for k, name in enumerate(values):
         if not name.lower().endswith((".json", ".html")):
-            raise click.BadParameter(f"{name!r} ends neither in .json nor in .html")
+            raise click.BadParameter(f"{name!r} must end in .json or .html")
         if os.path.realpath(name) in map(os.path.realpath, values[:k]):
             raise click.BadParameter(f"{name!r} is given twice")
     return values
@@ -131,7 +131,7 @@ def _rule(text: str) -> nnr.Rule:
 
     pattern, colon, options = text.rpartition(":")
     if not colon or not pattern:
-        raise click.BadParameter(f"{text!r} is not GLOB:KEY=VALUE,..., as in 'conv1/*:qp=-44'")
+        raise click.BadParameter(f"{text!r} is not GLOB:KEY=VALUE,..., such as 'conv1/*:qp=-44'")
     try:
         known: Any = dict(map(_option, options.split(",")))
         return nnr.Rule(pattern, **known)
@@ -153,10 +153,8 @@ def _option(text: str) -> tuple[str, Option]:
     kinds = {field.name: str(field.type) for field in fields(TensorOptions)}
     if key not in kinds:
         similar = get_close_matches(key, kinds, 1)
-        known = (
-            f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(sorted(kinds))}, and dq for short"
-        )
-        raise ValueError(f"{key!r} is not an option; {known}")
+        known = f"did you mean {similar[0]!r}?" if similar else f"choose from {', '.join(sorted(kinds))} and dq"
+        raise ValueError(f"unknown key {key!r}; {known}")
     return key, _value(key, kinds[key], value.lower())
 
 
@@ -167,14 +165,14 @@ def _value(key: str, kind: str, text: str) -> Option:
         try:
             return int(text)
         except ValueError:
-            raise ValueError(f"{key} is a whole number, not {text!r}") from None
+            raise ValueError(f"{key} must be an integer, got {text!r}") from None
     if kind.startswith("float"):
         try:
             return float(text)
         except ValueError:
-            raise ValueError(f"{key} is a number, not {text!r}") from None
+            raise ValueError(f"{key} must be a number, got {text!r}") from None
     if text not in _WORDS:
-        raise ValueError(f"{key} is true or false{' or auto' if 'None' in kind else ''}, not {text!r}")
+        raise ValueError(f"{key} must be true{', false or auto' if 'None' in kind else ' or false'}, got {text!r}")
     return _WORDS[text]
 
 
@@ -197,8 +195,8 @@ def _limits(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
             result = replace(result, **change)
         except KeyError:
             raise click.BadParameter(
-                f"{text!r}: there are strict, default, unlimited, allow_trailing=true, and a number for each of "
-                f"{', '.join(Limits.names())}"
+                f"{text!r} is not a limit; use strict, default, unlimited, allow_trailing=true or NAME=NUMBER, where "
+                f"NAME is one of {', '.join(Limits.names())}"
             ) from None
         except ValueError as error:
             raise click.BadParameter(f"{text!r}: {error}") from None
@@ -211,7 +209,7 @@ def _count(text: str) -> int:
     except ValueError:
         number = -1
     if number < 0:
-        raise ValueError(f"{text!r} is not a number of at least 0")
+        raise ValueError(f"{text!r} is not an integer of at least 0")
     return number
 
 
@@ -285,7 +283,7 @@ def place(source: str, target: str | None, suffix: str) -> str:
     if target is not None and not in_folder(target):
         return target
     if source == "-":
-        raise click.UsageError("the output of standard input has no default name; give -o")
+        raise click.UsageError("standard input has no default output name; give -o")
     stem = formats.without_suffix(source)
     if target is None:
         return stem + suffix
@@ -311,7 +309,7 @@ def resume(command: F) -> F:
     return click.option(
         "--resume",
         is_flag=True,
-        help="Keep finished parts in a folder beside the output (its name with .parts) until it is complete; after"
+        help="Keep finished parts in a folder beside the output (its name plus .parts) until it is complete; after"
         " an interruption, the same command continues from there.",
     )(command)
 
@@ -331,7 +329,7 @@ def resumable(resume: bool, done: Sequence[str]) -> Iterator[None]:
 def check_resume(resume: bool, target: str | None) -> None:
     """Raise UsageError for an output that cannot have a folder beside it."""
     if resume and target == "-":
-        raise click.UsageError("--resume needs a file as the output")
+        raise click.UsageError("--resume requires an output file; give -o")
 
 
 def conversion(command: F) -> F:
@@ -370,15 +368,32 @@ def open_target(target: str, *sources: str, force: bool, folder: bool) -> Binary
         return output.stdout()
     target = target.rstrip(os.sep) or target  # as the library writes it: a file is not found with a separator behind it
     if os.path.lexists(target):
-        if os.path.exists(target) and any(os.path.samefile(name, target) for name in filter(os.path.exists, sources)):
-            raise FileExistsError(f"{target} is the input; write to another name")
+        if os.path.exists(target) and any(_is_part(target, name) for name in filter(os.path.exists, sources)):
+            raise FileExistsError(f"{target} is an input; write to another name")
         if os.path.isdir(target) and not folder:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
         if not force:
-            raise FileExistsError(f"{target} exists; -f replaces it")
+            raise FileExistsError(f"{target} exists; use -f to replace it")
     parent = os.path.dirname(target) or "."
     try:
         with tempfile.TemporaryFile(dir=parent):
             return None
     except OSError as error:
         raise OSError(error.errno, error.strerror, parent) from None
+
+
+def _is_part(target: str, source: str) -> bool:
+    """Return whether an existing target is an input or a file in its folder; earlier bitstreams there are outputs."""
+    if os.path.samefile(source, target):
+        return True
+    folder, place = os.path.realpath(source), os.path.realpath(target)
+    is_output = target.lower().endswith(".nnr") and os.path.isfile(target)
+    return os.path.isdir(folder) and place.startswith(os.path.join(folder, "")) and not is_output
+
+
+def check_companions(model: nnr.Model, *targets: str | None) -> None:
+    """Raise FileExistsError if an output is one of several files of an input model, such as its weights or a shard."""
+    for target in targets:
+        for path in getattr(model.tensors, "files", ()):
+            if target and os.path.exists(target) and os.path.samefile(path, target):
+                raise FileExistsError(f"{target} is a file of an input model; write to another name")

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
@@ -22,6 +22,7 @@ from .errors import one_line
 if TYPE_CHECKING:
     import nnr_codec as nnr
     from nnr_codec.compare import ModelDifference
+    from nnr_codec.encoder.tensor_report import TensorReport
     from nnr_codec.model import Array
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -131,7 +132,7 @@ Examples:
     help="With --sbt: probability (default 0.5) that the parameters of a matrix change in both directions "
     "instead of one.",
 )
-@params.model_format("by its content", of="NEW and OLD")
+@params.model_format("detected from its content", of="NEW and OLD")
 @click.option("--check", is_flag=True, help="Apply the output and print the largest error, or that all bits are equal.")
 @params.report
 @click.option(
@@ -181,15 +182,15 @@ def encode(
     printer = output.Printer(quiet, verbose)
     config = coding.encoder_config(UPDATE, preset, lossless, rules, options)
     if structured and sparsity is None:
-        raise click.UsageError("--structured goes with --sparsity")
+        raise click.UsageError("--structured requires --sparsity")
     if sparsity is not None and math.isnan(sparsity):
-        raise click.UsageError("--sparsity is a finite number, not nan")
+        raise click.UsageError("--sparsity must be a finite number, got nan")
     with coding.usage_errors():
         binary_ternary_of(sbt, sbt_ternary, config)
     if dry_run and (check or reports):
         raise click.UsageError(f"--dry-run cannot be combined with {'--check' if check else '--report'}")
     if inputs and not parent:
-        raise click.UsageError("--input goes with --parent")
+        raise click.UsageError("--input requires --parent")
     if parent and (lossless or preset == LOSSLESS or config.fold_batchnorm or reports):
         raise click.UsageError("--parent cannot be combined with --lossless, --fold-batchnorm or --report")
     if target is None and not dry_run:
@@ -199,14 +200,16 @@ def encode(
         stream = params.open_target(target, new, base, *inputs, force=force, folder=False)
     for name in reports:
         if target and os.path.realpath(name) == os.path.realpath(target):
-            raise click.UsageError(f"{target} cannot be two outputs")
+            raise click.UsageError(f"{target} is the file of two outputs; use other names")
         params.open_target(name, new, base, force=force, folder=False)
     started = time.perf_counter()
     before, after = _models((base, new, *inputs), (base, new), model_format, limits)
+    for model in (before, after):
+        params.check_companions(model, *reports, None if dry_run else target)
     encoder = None
     if parent:
         base_model_id = nnr.identity(before)
-        before, state = _continued(before, base, inputs, limits)
+        before, state = _continued(before, base, inputs, limits, printer)
         with coding.usage_errors():
             encoder = nnr.UpdateEncoder(
                 config, parent=parent, base_model_id=base_model_id, sbt=sbt, sbt_ternary=sbt_ternary, state=state
@@ -218,25 +221,29 @@ def encode(
     if encoder:
         differences, whole = _changes(before, wanted)
         if after.metadata != before.metadata:
-            printer.warning("an update with --parent cannot change metadata; those of OLD stay")
+            printer.warning("an update with --parent cannot change metadata; the metadata of OLD is kept")
         data = encoder.encode(differences, whole=whole, jobs=jobs)
     else:
-        data = nnr.encode_update(before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, report=report, jobs=jobs)
+        with _encoding(printer, after) as note:
+            data = nnr.encode_update(
+                before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, report=report, progress=note, jobs=jobs
+            )
+    stored = output.stored_size(new)
     if dry_run or target is None:
-        _print_sizes(after, data)
+        _print_sizes(after, stored, data)
         return
     _write(data, stream, target, force)
     if report:
         for name in reports:
             report.save(name, overwrite=force)
-    _tell(printer, new, target, after, data, time.perf_counter() - started)
+    _tell(printer, new, target, _sizes(after, stored, data), data, started)
     if check:
         got = nnr.apply_update(before, encoder.decoded if encoder else data, limits=limits)
         printer.note(f"check: {_checked(before, after, got)}")
 
 
 def _continued(
-    model: nnr.Model, base: str, updates: tuple[str, ...], limits: nnr.Limits
+    model: nnr.Model, base: str, updates: tuple[str, ...], limits: nnr.Limits, printer: output.Printer
 ) -> tuple[nnr.Model, nnr.UpdateState]:
     """Return the model after previous updates of a sequence, and the state of their decoder."""
     import nnr_codec as nnr
@@ -244,9 +251,11 @@ def _continued(
     from nnr_codec.federated.chain import base_of
 
     decoder = nnr.UpdateDecoder(limits=limits)
-    for name, (data, after) in zip(updates, _links(model, base, updates, limits), strict=True):
+    for name, (data, after) in zip(updates, _links(model, base, updates, limits, printer), strict=True):
         if not Lineage.parse(base_of(data, limits)):
-            raise click.UsageError(f"{name} was encoded without --parent, so no update can refer to it")
+            raise click.UsageError(
+                f"{name} was encoded without --parent, so later updates cannot refer to it; encode it with --parent"
+            )
         decoder.decode(data)
         model = after
     return model, decoder.state
@@ -258,9 +267,11 @@ def _changes(before: nnr.Model, after: nnr.Model) -> tuple[dict[str, Array], dic
     from nnr_codec.federated.difference import difference
 
     if missing := [name for name in before if name not in after.tensors]:
-        raise nnr.EncodeError(f"tensor {missing[0]!r} of the base is missing; an update cannot remove it")
+        raise nnr.EncodeError(
+            f"tensor {missing[0]!r} of the base model is missing, but an update cannot remove tensors"
+        )
     if after.topology != before.topology:
-        raise nnr.EncodeError("the graphs differ, which an update with --parent cannot express; leave out --parent")
+        raise nnr.EncodeError("the graphs differ, which an update with --parent cannot represent; remove --parent")
     found = {name: difference(before.tensors.get(name), after[name]) for name in after}
     differences = {name: one.array for name, one in found.items() if one.kind == "difference"}
     return differences, {name: one.array for name, one in found.items() if one.kind == "whole"}
@@ -279,7 +290,7 @@ Examples:
 @click.argument("old", type=params.FileName())
 @click.argument("bitstream", type=params.FileName(), metavar="UPDATE")
 @params.target("NEW", "The model")
-@params.model_format("by its name, else that of OLD", of="NEW")
+@params.model_format("from its file extension, else that of OLD", of="NEW")
 @params.limits
 @params.conversion
 def apply(
@@ -300,7 +311,8 @@ def apply(
     stream = params.open_target(target, old, bitstream, force=force, folder=True)
     started = time.perf_counter()
     (before,) = _models((old, bitstream), (old,), None, limits)
-    ((data, model),) = _links(before, old, (bitstream,), limits)
+    params.check_companions(before, target)
+    ((data, model),) = _links(before, old, (bitstream,), limits, printer)
     _details(printer, data)
     _save(model, stream, target, model_format, force)
     printer.note(
@@ -320,7 +332,7 @@ Examples:
 @click.argument("base", type=params.FileName())
 @click.argument("updates", nargs=-1, required=True, type=params.FileName(), metavar="UPDATE...")
 @params.target("NEW", "The model after the last update; without it, updates are only checked", required=False)
-@params.model_format("by its name, else that of BASE", of="NEW")
+@params.model_format("from its file extension, else that of BASE", of="NEW")
 @params.limits
 @params.conversion
 def chain(
@@ -344,9 +356,10 @@ def chain(
     stream = params.open_target(target, base, *updates, force=force, folder=True) if target else None
     started = time.perf_counter()
     model = before = _models((base, *updates), (base,), None, limits)[0]
+    params.check_companions(before, target)
     if not target:
         click.echo(one_line(f"{base}: {nnr.identity(before)}"))
-    for name, (data, model) in zip(updates, _links(before, base, updates, limits), strict=True):
+    for name, (data, model) in zip(updates, _links(before, base, updates, limits, printer), strict=True):
         _details(printer, data)
         if not target:
             click.echo(one_line(f"{name}: {nnr.identity(model)}"))
@@ -408,15 +421,18 @@ def squash(
     config = coding.encoder_config(default, preset, lossless, rules, options)
     stream = params.open_target(target, base, *updates, force=force, folder=False)
     started = time.perf_counter()
-    before = _models((base, *updates), (base,), None, limits)[0]
-    after = before
-    for _, after in _links(before, base, updates, limits):  # noqa: B007  # only the last one is needed
+    after = before = _models((base, *updates), (base,), None, limits)[0]
+    params.check_companions(before, target)
+    for _, after in _links(before, base, updates, limits, printer):  # noqa: B007  # only the last one is needed
         pass
-    data = nnr.encode_update(before, after, config, jobs=jobs)
+    with _encoding(printer, after) as note:
+        data = nnr.encode_update(before, after, config, progress=note, jobs=jobs)
     _write(data, stream, target, force)
     if not (config.exact and all(rule.options.get("exact", True) for rule in config.rules)):
-        printer.warning(f"{target} makes another model than the updates do: what updates that one does not apply to it")
-    _tell(printer, f"{base} + {_counted(updates)}", target, after, data, time.perf_counter() - started)
+        printer.warning(
+            f"{target} does not restore exactly the same model, so later updates do not apply; use --lossless"
+        )
+    _tell(printer, f"{base} + {_counted(updates)}", target, _sizes(after, None, data), data, started)
     if check:
         printer.note(f"check: {_checked(before, after, nnr.apply_update(before, data, limits=limits))}")
 
@@ -432,20 +448,24 @@ def _models(
 
 
 def _links(
-    model: nnr.Model, base: str, updates: tuple[str, ...], limits: nnr.Limits
+    model: nnr.Model, base: str, updates: tuple[str, ...], limits: nnr.Limits, printer: output.Printer
 ) -> Iterator[tuple[memoryview, nnr.Model]]:
     """Yield each update and the model after it."""
+    import nnr_codec as nnr
     from nnr_codec.bitstream.source import open_source
     from nnr_codec.federated.chain import base_of, links
 
-    contents = []
+    contents, total = [], 0
     for name in updates:
         with output.source(name) as data:
             source = open_source(data, limits)
             contents.append(source.view(0, source.size))
             base_of(contents[-1], limits)
+        with suppress(nnr.NnrError):  # raised again when it is applied
+            total += len(_parts(contents[-1], limits))
     names = ["standard input" if name == "-" else name for name in (base, *updates)]
-    yield from zip(contents, links(model, contents, names=names, limits=limits), strict=True)
+    with printer.progress("applying", total) as advance:
+        yield from zip(contents, links(model, contents, names=names, limits=limits, progress=advance), strict=True)
 
 
 def _write(data: bytes, stream: BinaryIO | None, target: str, force: bool) -> None:
@@ -491,11 +511,26 @@ def sparser(base: nnr.Model, new: nnr.Model, ratio: float, structured: bool) -> 
 
 
 # ------------------------------------------------------------------------------------------------ printing
-def _parts(data: bytes | memoryview) -> dict[str, tuple[str, nnr.TensorInfo]]:
+@contextmanager
+def _encoding(printer: output.Printer, model: nnr.Model) -> Iterator[Callable[[TensorReport], None]]:
+    """Yield a function that takes the report of each coded tensor and advances to it, past unchanged tensors."""
+    places, done = {name: k for k, name in enumerate(model, 1)}, 0
+    with printer.progress("encoding", len(places)) as advance:
+
+        def note(tensor: TensorReport) -> None:
+            nonlocal done
+            while done < places.get(tensor.name, 0):
+                done += 1
+                advance(tensor.name)
+
+        yield note
+
+
+def _parts(data: bytes | memoryview, limits: nnr.Limits | None = None) -> dict[str, tuple[str, nnr.TensorInfo]]:
     """Return for each tensor of an update whether it is a difference or whole, with its info."""
     import nnr_codec as nnr
 
-    with nnr.open(data) as file:
+    with nnr.open(data, limits=limits) as file:
         return {name: ("whole" if name in file.whole else "difference", info) for name, info in file.info.items()}
 
 
@@ -505,7 +540,7 @@ def _details(printer: output.Printer, data: bytes | memoryview) -> None:
         printer.detail(f"{name}: {what}, {info.nbytes:,} bytes, {info.bits_per_parameter:.2f} bits/parameter")
 
 
-def _print_sizes(model: nnr.Model, data: bytes) -> None:
+def _print_sizes(model: nnr.Model, stored: int | None, data: bytes) -> None:
     """Print the size of each tensor of an update, and of the update."""
     output.table(
         ("name", "coded as", "parameters", "bytes", "bits/par"),
@@ -516,24 +551,23 @@ def _print_sizes(model: nnr.Model, data: bytes) -> None:
         right=("parameters", "bytes", "bits/par"),
         fold=("name",),
     )
-    click.echo(_sizes(model, data))
+    click.echo(_sizes(model, stored, data))
 
 
-def _tell(printer: output.Printer, source: str, target: str, model: nnr.Model, data: bytes, seconds: float) -> None:
+def _tell(printer: output.Printer, source: str, target: str, sizes: str, data: bytes, started: float) -> None:
     """Print the sizes of a model and of its update, and the number of tensors in the update."""
     _details(printer, data)
-    printer.note(f"{source} -> {target}: {_sizes(model, data)}, in {seconds:.2f} s")
+    printer.note(f"{source} -> {target}: {sizes}, in {time.perf_counter() - started:.2f} s")
 
 
-def _sizes(model: nnr.Model, data: bytes) -> str:
-    """Return the sizes of a model and its update, and the numbers of coded tensors."""
+def _sizes(model: nnr.Model, stored: int | None, data: bytes) -> str:
+    """Return the sizes of a model (``stored``: :func:`.output.stored_size`) and its update, and numbers of tensors."""
     from nnr_codec.model import source_size
 
     kinds = [what for what, _ in _parts(data).values()]
-    before, parameters = source_size(model)
-    ratio = f" ({100 * len(data) / before:.2f} %, {8 * len(data) / parameters:.2f} bits/parameter)" if before else ""
+    source_bytes, parameters = source_size(model)
     return (
-        f"{before:,} -> {len(data):,} bytes{ratio}, {output.tensors(len(model))}: "
+        f"{output.sizes(source_bytes, stored, len(data), parameters)}, {output.tensors(len(model))}: "
         f"{len(model) - len(kinds):,} unchanged, {kinds.count('difference'):,} as differences, "
         f"{kinds.count('whole'):,} whole"
     )

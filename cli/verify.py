@@ -16,7 +16,7 @@ from .errors import NO, one_line
 if TYPE_CHECKING:
     import nnr_codec as nnr
 
-_HINT = "nnr verify checks bitstreams and NNEF models: encode it first (nnr encode FILE)"
+_HINT = "nnr verify checks bitstreams and NNEF models; use nnr encode first"
 
 
 @click.command(
@@ -63,9 +63,9 @@ def verify(
     from nnr_codec.formats.nnef import recognise
 
     if (as_manifest or against) and len(bitstreams) > 1:
-        raise click.UsageError("--digest and --against are for one FILE")
+        raise click.UsageError("--digest and --against require a single FILE")
     if as_manifest and as_json:
-        raise click.UsageError("--json has the digests already; leave out --digest")
+        raise click.UsageError("--json includes the digests; remove --digest")
     given, expected = params.given(topology, limits, *bitstreams, *inputs), None
     if against:
         with output.source(against) as file:
@@ -88,7 +88,7 @@ def verify(
             if is_model:
                 if inputs or topology or as_manifest or against:
                     raise click.UsageError(
-                        f"{name} is a model; --input, --topology, --digest and --against are not for it"
+                        f"{name} is a model, but --input, --topology, --digest and --against apply to bitstreams only"
                     )
                 report = nnr.verify_model(source, limits=limits)
                 models += 1

@@ -24,7 +24,8 @@ if os.path.exists(f"{__path__[0]}/cabac_ext/kernel.pyx") and not any(
     os.path.exists(f"{__path__[0]}/cabac_ext/kernel{suffix}") for suffix in EXTENSION_SUFFIXES
 ):  # a clone that shadows the installed package
     raise ImportError(
-        f"the nnr_codec in {__path__[0]} is not built; run `pip install -e .` in its clone, or start Python elsewhere"
+        f"the nnr_codec in {__path__[0]} is not built; run `pip install -e .` in that clone, "
+        "or start Python in another folder"
     )
 
 if TYPE_CHECKING:

@@ -171,7 +171,7 @@ class Rule:
 
     def __init__(self, pattern: str, **options: Unpack[RuleOptions]) -> None:
         if not isinstance(pattern, str):
-            raise EncodeError(f"a rule has a glob for names of tensors, not {pattern!r}")
+            raise EncodeError(f"the pattern of a rule must be a glob for tensor names, got {pattern!r}")
         _check_names(f"rule {pattern!r}", options)
         object.__setattr__(self, "pattern", pattern)
         object.__setattr__(self, "options", options)
@@ -367,36 +367,36 @@ class EncoderConfig(TensorOptions):
             raise EncodeError(Option("qp_density"), f" {self.qp_density} is outside 0..7")
         for name in ("deflate_topology", "indexed_references", "side_info", "fold_batchnorm"):
             if not isinstance(getattr(self, name), bool):
-                raise EncodeError(Option(name), f" is true or false, not {getattr(self, name)!r}")
+                raise EncodeError(Option(name), f" must be true or false, got {getattr(self, name)!r}")
         for name in ("block", "local_scaling", "temporal_context_modeling", "hist_dep_sig_prob", "nnr_pre"):
             if not isinstance(getattr(self, name), bool | None):
-                raise EncodeError(Option(name), f" is true, false or None, not {getattr(self, name)!r}")
+                raise EncodeError(Option(name), f" must be true, false or None, got {getattr(self, name)!r}")
         _check_whole("compressed_parameter_types", self.compressed_parameter_types)
         if self.compressed_parameter_types & ~BLOCK_TYPES:
             raise EncodeError(
                 Option("compressed_parameter_types"), f" {self.compressed_parameter_types} is not a sum of 2, 4 and 8"
             )
         if self.topology not in TOPOLOGY:
-            raise EncodeError(Option("topology"), f" is {' or '.join(TOPOLOGY)}, not {self.topology!r}")
+            raise EncodeError(Option("topology"), f" must be {' or '.join(TOPOLOGY)}, got {self.topology!r}")
         self._check_folding()
         _check_whole("max_unit_size", self.max_unit_size, optional=True)
         if self.max_unit_size is not None and self.max_unit_size < 1:
             raise EncodeError(Option("max_unit_size"), f" must be at least 1 byte, got {self.max_unit_size}")
         if self.performance is not None and not hasattr(self.performance, "elements"):
-            raise EncodeError(Option("performance"), f" is a Performance, not {self.performance!r}")
+            raise EncodeError(Option("performance"), f" must be a Performance, got {self.performance!r}")
         _check_whole("target_size", self.target_size, optional=True)
         if self.target_size is not None and self.target_size < 1:
             raise EncodeError(Option("target_size"), f" must be at least 1 byte, got {self.target_size}")
         _check_real("target_ratio", self.target_ratio)
         if self.target_ratio is not None and self.target_ratio <= 0:
-            raise EncodeError(Option("target_ratio"), f" {self.target_ratio} is not above 0")
+            raise EncodeError(Option("target_ratio"), f" must be above 0, got {self.target_ratio}")
         if self.target_ratio is not None and self.target_ratio > 1:
             ratio = float(self.target_ratio)
             raise EncodeError(Option("target_ratio"), f" {ratio:g} is above 1; use {ratio / 100:g} for {ratio:g} %")
         _check_goals({name: getattr(self, name) for name in MODEL_GOALS}, self.exact)
         for name in ("sensitivity", "hessians"):
             if not isinstance(getattr(self, name), Mapping | None):
-                raise EncodeError(Option(name), f" is a mapping of names of tensors, not {getattr(self, name)!r}")
+                raise EncodeError(Option(name), f" must be a mapping from tensor names, got {getattr(self, name)!r}")
         defaults = TensorOptions(**_tensor_fields(self))
         self._check(defaults)
         for rule in self.rules:
@@ -405,10 +405,10 @@ class EncoderConfig(TensorOptions):
             with _within(f"rule {rule.pattern!r}"):
                 self._check_replaced(defaults, rule.options)
         if not isinstance(self.overrides, Mapping):
-            raise EncodeError(Option("overrides"), f" is a mapping of names of tensors, not {self.overrides!r}")
+            raise EncodeError(Option("overrides"), f" must be a mapping from tensor names, got {self.overrides!r}")
         for name, options in self.overrides.items():
             if not isinstance(options, Mapping):
-                raise EncodeError(Option("overrides"), f" of {name!r} are a mapping of options, not {options!r}")
+                raise EncodeError(Option("overrides"), f" of {name!r} must be a mapping of options, got {options!r}")
             _check_names(f"overrides of {name!r}", options)
             with _within(f"overrides of {name!r}", name):
                 self._check_replaced(defaults, options)
@@ -420,12 +420,14 @@ class EncoderConfig(TensorOptions):
         if self.fixed_point is None:
             return
         if not isinstance(self.fixed_point, str) or self.fixed_point not in FIXED_POINT:
-            raise EncodeError(Option("fixed_point"), f" is {' or '.join(FIXED_POINT)}, not {self.fixed_point!r}")
+            raise EncodeError(Option("fixed_point"), f" must be {' or '.join(FIXED_POINT)}, got {self.fixed_point!r}")
         for step in self.steps:
             if step.tool == "scale":
                 name = "scale" if step in self.reduction else "local_scaling"
-                raise EncodeError(Option("fixed_point"), " decides on all steps, so ", Option(name), " has no effect")
-        self._check_permitted((Option("fixed_point"), " decides on all steps"), _DECIDING)
+                raise EncodeError(
+                    Option("fixed_point"), " determines all step sizes, so ", Option(name), " has no effect"
+                )
+        self._check_permitted((Option("fixed_point"), " determines all step sizes"), _DECIDING)
 
     def _check_permitted(self, what: tuple[str, ...], permitted: Mapping[str, tuple[Any, ...]]) -> None:
         """Raise EncodeError for an option with a value other than those permitted, also in rules and overrides."""
@@ -443,13 +445,13 @@ class EncoderConfig(TensorOptions):
         if self.max_error is not None and goals == {"max_error"}:
             self._check_permitted((Option("max_error"), " quantizes to the nearest multiple"), _OPTIMISED)
         if self.profile == 0 and any(options.get("row_skipping") for options in every):
-            raise EncodeError(Option("row_skipping"), " needs ", Option("profile"), " 1; profile 0 has no skipped rows")
+            raise EncodeError(Option("row_skipping"), " requires ", Option("profile"), " 1")
         if goals and "qp" not in goals and self.qp_density not in (EncoderConfig.qp_density, 7):
             raise EncodeError(
                 Option("qp_density"),
-                f" {self.qp_density} has no effect, as ",
+                f" {self.qp_density} has no effect, because ",
                 Option(min(goals)),
-                " uses 7; leave it out",
+                " uses 7; remove it",
             )
 
     @property
@@ -472,14 +474,14 @@ class EncoderConfig(TensorOptions):
                 continue
             if getattr(self, name) is not False and tool in steps:
                 raise EncodeError(
-                    Option(name), f" and the step {tool} of ", Option("reduce"), " do the same; use one of them"
+                    Option(name), f" and the step {tool} of ", Option("reduce"), " do the same; choose one"
                 )
             if self.exact:
                 raise EncodeError(_EXACT, " keeps every bit, so ", Option(name), " has no effect")
             if types & ~self.compressed_parameter_types:
                 raise EncodeError(
                     Option(name),
-                    f" requires all of {types} in ",
+                    f" requires {types} in ",
                     Option("compressed_parameter_types"),
                     f", which is {self.compressed_parameter_types}",
                 )
@@ -512,7 +514,7 @@ class EncoderConfig(TensorOptions):
         for name in ("dependent_quantization", "exact", "row_skipping", "choose_shift_parameters", *_FLAGS):
             value = getattr(options, name)
             if not isinstance(value, bool) and (name in _FLAGS or value is not None):
-                raise EncodeError(Option(name), f" is true or false, not {value!r}")
+                raise EncodeError(Option(name), f" must be true or false, got {value!r}")
         real = {"quality": (0, 100), "snr": (0, 3000), "max_error": (0, 1e300), "rate": (0, 16)}
         for name, (low, high) in real.items():
             value = getattr(options, name)
@@ -648,14 +650,14 @@ _EXACT = Option("exact", True)
 
 def _check_whole(name: str, value: object, optional: bool = False) -> None:
     if type(value) is bool or not (isinstance(value, Integral) or (optional and value is None)):
-        raise EncodeError(Option(name), f" is a whole number, not {value!r}")
+        raise EncodeError(Option(name), f" must be an integer, got {value!r}")
 
 
 def _check_real(name: str, value: object) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Real) or not _is_finite(value):
-        raise EncodeError(Option(name), f" is a finite number, not {value!r}")
+        raise EncodeError(Option(name), f" must be a finite number, got {value!r}")
 
 
 def _is_finite(value: Real) -> bool:

@@ -118,12 +118,12 @@ def _dtype(name: str) -> np.dtype[Any]:
     try:
         import ml_dtypes
     except ImportError:
-        way_out = ", and decoding to float32 does without" if STORED_TYPES[name].kind == "f" else ""
+        way_out = ", or decode to float32" if STORED_TYPES[name].kind == "f" else ""
         raise MissingDependencyError(
-            f"{name} is no type of numpy's; pip install 'nnr_codec[types]' brings it{way_out}"
+            f"numpy does not support {name}; pip install 'nnr_codec[types]'{way_out}"
         ) from None
     try:
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     except AttributeError:
-        raise MissingDependencyError(f"the installed ml_dtypes does not know {name}; a newer one does") from None
+        raise MissingDependencyError(f"the installed ml_dtypes does not support {name}; upgrade it") from None
     return dtype

@@ -95,10 +95,10 @@ def output_files(path: str | os.PathLike[str], *, overwrite: bool = False) -> It
 
         def create(name: str) -> BinaryIO:
             if name in ("", "..") or Path(name).name != name or "\0" in name:
-                raise FormatError(f"{name!r} is no name of a file beside {target.name!r}")
+                raise FormatError(f"{name!r} is not a valid name of a file beside {target.name!r}")
             final = target.with_name(name)
             if name.casefold() in (other.name.casefold() for other in created):
-                raise FormatError(f"{name!r} would be written twice, at least to systems that ignore case")
+                raise FormatError(f"{name!r} would be written twice on systems that ignore case")
             partial = _partial(final)
             file = stack.enter_context(_created(partial, _replaceable_file(final, overwrite), final))
             created[final] = partial, file
@@ -171,7 +171,7 @@ def _locate(path: str | os.PathLike[str]) -> Path:
     """Return the target with the real path of its folder; its last component is not resolved."""
     given = Path(path)
     if given.name in ("", ".."):
-        raise FormatError(f"{os.fspath(path)!r} does not end in a name for an output")
+        raise FormatError(f"{os.fspath(path)!r} does not end in a file name")
     return Path(os.path.realpath(given.parent, strict=True)) / given.name
 
 
@@ -271,7 +271,7 @@ def _existing(target: Path, overwrite: bool) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     if not overwrite:
-        raise FileExistsError(f"{target} exists; it is replaced only when asked for (overwrite)")
+        raise FileExistsError(f"{target} exists; use overwrite to replace it")
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode)):
         raise FileExistsError(f"{target} is neither a file nor a directory")
     return found
@@ -294,10 +294,10 @@ def _replaceable_directory(target: Path, overwrite: bool, marker: str) -> int | 
         return None
     here = Path.cwd()
     if target == here or target in here.parents:
-        raise FileExistsError(f"{target} is the current directory or holds it; not replaced")
+        raise FileExistsError(f"{target} is the current directory or one of its parents, and is not replaced")
     names = os.listdir(target)
     if names and marker not in names:
-        raise FileExistsError(f"{target} is a directory without a {marker}; not replaced")
+        raise FileExistsError(f"{target} is a directory without {marker}, and is not replaced")
     return stat.S_IMODE(found.st_mode) & 0o777
 
 

@@ -72,7 +72,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.max_dims > 32:
-            raise ValueError("max_dims is at most 32, the number of dimensions that every numpy has")
+            raise ValueError("max_dims must be at most 32, the limit of numpy")
         if self.expected is not None:
             schema = {name: _schema(tensor) for name, tensor in self.expected.items()}
             object.__setattr__(self, "expected", MappingProxyType(schema))
@@ -147,10 +147,10 @@ class Limits:
         if self.expected is None:
             return
         if name not in self.expected:
-            raise LimitError(f"tensor {name!r} is not one of the {len(self.expected)} that are expected", tensor=name)
+            raise LimitError(f"tensor {name!r} is not one of the {len(self.expected)} expected tensors", tensor=name)
         if shape is not None and not self._fits(self.expected[name], shape, dtype, is_bits):
             wanted, kind = self.expected[name]
-            raise LimitError(f"tensor {name!r} is {dtype} {shape}; expected is {kind} {wanted}", tensor=name)
+            raise LimitError(f"tensor {name!r} is {dtype} {shape}; expected {kind} {wanted}", tensor=name)
 
     def _fits(self, wanted: tuple[tuple[int, ...], str], shape: tuple[int, ...], dtype: str, is_bits: bool) -> bool:
         if not self.expected_kinds:
@@ -177,7 +177,7 @@ def _schema(tensor: Any) -> tuple[tuple[int, ...], str]:
     name = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype)).rpartition(".")[2]
     name = name if name in STORED_TYPES else np.dtype(name).name
     if name not in STORED_TYPES:
-        raise ValueError(f"a tensor of {name} cannot be expected: no bitstream has such tensors")
+        raise ValueError(f"tensors of type {name} are not supported, so they cannot be expected")
     return tuple(int(extent) for extent in shape), name
 
 
@@ -203,7 +203,7 @@ class Budget:
         """
         limits, elements = self.limits, prod(shape)
         if not elements and prod(filter(None, shape)) * itemsize > limits.NONE:  # numpy treats an extent of 0 as 1 here
-            raise FormatError(f"shape {shape} is larger than any array", where=what)
+            raise FormatError(f"shape {shape} exceeds the largest possible array", where=what)
         if len(shape) > limits.max_dims:  # checked inline: this runs for every tensor
             self.limits.check("max_dims", len(shape), f"{what}: number of dimensions")
         if elements > limits.max_tensor_elements:

@@ -36,7 +36,7 @@ class Step:
 
     def __init__(self, tool: str, /, **options: Value) -> None:
         if not isinstance(tool, str):
-            raise EncodeError(Option("reduce"), f": a step has the name of a tool, not {tool!r}")
+            raise EncodeError(Option("reduce"), f": a step must have the name of a tool, got {tool!r}")
         object.__setattr__(self, "tool", tool)
         object.__setattr__(self, "options", tuple(options.items()))
 
@@ -52,13 +52,13 @@ def steps_of(given: object) -> tuple[Step, ...]:
     if isinstance(given, Step):
         return (given,)
     if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise EncodeError(Option("reduce"), f" is a text or a list of steps, not {given!r}")
+        raise EncodeError(Option("reduce"), f" must be a string or a list of steps, got {given!r}")
     return tuple(step for one in given for step in ((one,) if isinstance(one, Step) else steps_of(_text(one))))
 
 
 def _text(one: object) -> str:
     if not isinstance(one, str):
-        raise EncodeError(Option("reduce"), f": a step is a Step or a text, not {one!r}")
+        raise EncodeError(Option("reduce"), f": a step must be a Step or a string, got {one!r}")
     return one
 
 
@@ -70,7 +70,7 @@ def _parsed(text: str) -> Iterable[Step]:
         if not found or text[found.end() : found.end() + 1] not in ("", ","):
             raise EncodeError(
                 Option("reduce"),
-                f": {text[start:].strip()!r} is not steps and commas, such as sparsify(ratio=0.6), fold",
+                f": {text[start:].strip()!r} is not a list of steps, such as sparsify(ratio=0.6), fold",
             )
         yield Step(found[1], **_options(found[1], found[2] or ""))
         if found.end() == len(text):
@@ -84,10 +84,10 @@ def _options(tool: str, text: str) -> dict[str, Value]:
         found = _OPTION.fullmatch(part)
         if not found:
             raise EncodeError(
-                Option("reduce"), f": {tool}: {part.strip()!r} is not an option and its value, such as ratio=0.6"
+                Option("reduce"), f": {tool}: {part.strip()!r} is not an option with a value, such as ratio=0.6"
             )
         if found[1] in options:
-            raise EncodeError(Option("reduce"), f": {tool} has its {found[1]} twice")
+            raise EncodeError(Option("reduce"), f": {tool} has the option {found[1]!r} twice")
         options[found[1]] = found[2]
     return options
 

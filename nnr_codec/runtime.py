@@ -64,7 +64,7 @@ def run_folder(
 ) -> dict[str, Array]:
     """Run the model in an NNEF folder and return its outputs; see :func:`run_model`."""
     if importlib.util.find_spec("tract") is None:
-        raise MissingDependencyError("running NNEF models needs the package tract: pip install tract")
+        raise MissingDependencyError("running NNEF models requires the package tract; pip install tract")
     with tempfile.TemporaryDirectory(prefix="nnr-run-") as scratch:
         source, target = os.path.join(scratch, "inputs.npz"), os.path.join(scratch, "outputs.npz")
         formats.save(Model(inputs), source)
@@ -81,7 +81,7 @@ def run_folder(
             raise FormatError(f"tract took more than {timeout:g} s to run the model") from None
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().splitlines()
-            raise FormatError(said[-1] if said else f"tract ended with exit code {done.returncode}")
+            raise FormatError(said[-1] if said else f"tract exited with code {done.returncode}")
         return dict(formats.load(target, format="npz").tensors)
 
 
@@ -115,7 +115,7 @@ def _run(model: Any, given: dict[str, Array], results: list[str]) -> dict[str, A
     extents = [[int(str(extent)) for extent in model.input_fact(i).dims()] for i in range(len(names))]
     portions = [_portions(name, given[name], dims) for name, dims in zip(names, extents, strict=True)]
     if len({len(arrays) for arrays in portions}) > 1:
-        raise FormatError("the inputs are for different numbers of runs")
+        raise FormatError("the inputs have different numbers of runs")
     outputs = [model.output_name(i) for i in range(model.output_count())]
     outputs = results if len(results) == len(outputs) else outputs
     state = model.into_runnable().spawn_state()
@@ -137,5 +137,5 @@ def _portions(name: str, array: Array, dims: list[int]) -> list[Array]:
         or not len(array)
         or len(array) % dims[0]
     ):
-        raise FormatError(f"input {name!a} has shape {array.shape}; the graph takes {tuple(dims)}")
+        raise FormatError(f"input {name!a} has shape {array.shape}; the graph requires {tuple(dims)}")
     return [np.ascontiguousarray(part) for part in np.split(array, len(array) // dims[0])]

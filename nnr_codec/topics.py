@@ -98,7 +98,7 @@ def explain(name: str) -> list[Topic]:
             return [topic for found in known.values() for topic in found if topic.kind == kind]
         similar = get_close_matches(key, known, 5) or [other for other in known if len(key) > 2 and key in other][:5]
         close = list(dict.fromkeys(known[other][0].name for other in similar))
-        raise LookupError(f"nothing is called {name!r}" + (f"; close: {', '.join(close)}" if close else ""))
+        raise LookupError(f"unknown name {name!r}" + (f"; close: {', '.join(close)}" if close else ""))
     return list(known[key])
 
 

@@ -65,7 +65,7 @@ def run(engine: str, jobs: Sequence[Job]) -> list[Result]:
         for job, error in zip(todo, errors, strict=False):
             results.append(Result([], error) if error else Result(_read(job.outputs)))
         if len(errors) < len(todo):
-            results.append(Result([], f"{engine} ended with {done.returncode}: {done.stderr[-500:]}"))
+            results.append(Result([], f"{engine} exited with code {done.returncode}: {done.stderr[-500:]}"))
     return results
 
 

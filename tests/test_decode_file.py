@@ -57,7 +57,7 @@ def test_sources(kind: str, bitstream: Path, tmp_path: Path) -> None:
         source: Any = {"path": str(bitstream), "bytes": data, "file": io.BytesIO(data), "open": file}[kind]
         nnr.decode_file(source, tmp_path / "m.tar")
         if kind == "open":
-            with pytest.raises(TypeError, match="the bitstream is open already, and dtype cannot change that"):
+            with pytest.raises(TypeError, match="the bitstream is already open, so dtype cannot be set"):
                 nnr.decode_file(source, tmp_path / "n.tar", dtype="float16")
             assert file["conv1/filter" if "conv1/filter" in file else next(iter(file))].size  # it is open still
     nnr.save(nnr.decode(data), tmp_path / "saved.tar")

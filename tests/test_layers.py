@@ -243,4 +243,6 @@ def test_an_unbuilt_clone_says_how_to_build_it(tmp_path: Path) -> None:
         copy.write_bytes((PACKAGE / name).read_bytes())
     command = [sys.executable, "-c", "import nnr_codec"]
     done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
-    assert done.stderr.strip().endswith("is not built; run `pip install -e .` in its clone, or start Python elsewhere")
+    assert done.stderr.strip().endswith(
+        "is not built; run `pip install -e .` in that clone, or start Python in another folder"
+    )

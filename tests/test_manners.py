@@ -77,7 +77,7 @@ def test_a_type_without_a_torch_dtype_is_refused(torch: Any) -> None:
 
 
 def test_an_unknown_framework_is_refused() -> None:
-    with pytest.raises(ValueError, match="framework is 'np' or 'pt', not 'tf'"):
+    with pytest.raises(ValueError, match="framework must be 'np' or 'pt', got 'tf'"):
         nnr.decode(nnr.encode(ARRAYS), framework="tf")  # type: ignore[call-overload]
 
 

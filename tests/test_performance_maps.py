@@ -174,18 +174,21 @@ def test_pruning_and_decomposition_are_rows_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("maps", "message"),
     [
-        ({}, "no map to measure"),
-        ({"sparsify": None}, "there is no map of 'sparsify'; there are sparsification, pruning"),
-        ({"sparsification": ()}, "a sparsification map has 1 to 254 points, not 0"),
-        ({"sparsification": range(255)}, "a sparsification map has 1 to 254 points, not 255"),
-        ({"pruning": [-0.5]}, "a point of a pruning map is a number from 0 to 1, not -0.5"),
-        ({"pruning": [float("nan")]}, "not nan"),
-        ({"sparsification": [1e39]}, "not 1e+39"),
-        ({"sparsification": [True]}, "not True"),
-        ({"sparsification": ["0.1"]}, "not '0.1'"),
-        ({"sparsification": None, "pruning": [2]}, "a point of a pruning map is a number from 0 to 1, not 2"),
-        ({"sparsification": 0.1}, "points of a sparsification map are a sequence of numbers, or None, not 0.1"),
-        ("sparsification", "maps are kinds with their points, such as {'sparsification': None}, not 'sparsification'"),
+        ({}, "no maps are given"),
+        ({"sparsify": None}, "unknown map 'sparsify'; choose from sparsification, pruning"),
+        ({"sparsification": ()}, "a sparsification map must have 1 to 254 points, got 0"),
+        ({"sparsification": range(255)}, "a sparsification map must have 1 to 254 points, got 255"),
+        ({"pruning": [-0.5]}, "a point of a pruning map must be a number from 0 to 1, got -0.5"),
+        ({"pruning": [float("nan")]}, "got nan"),
+        ({"sparsification": [1e39]}, "got 1e+39"),
+        ({"sparsification": [True]}, "got True"),
+        ({"sparsification": ["0.1"]}, "got '0.1'"),
+        ({"sparsification": None, "pruning": [2]}, "a point of a pruning map must be a number from 0 to 1, got 2"),
+        ({"sparsification": 0.1}, "points of a sparsification map must be a sequence of numbers or None, got 0.1"),
+        (
+            "sparsification",
+            "maps must be a mapping from kinds to points, such as {'sparsification': None}, got 'sparsification'",
+        ),
     ],
 )
 def test_maps_that_are_none(maps: Any, message: str) -> None:
@@ -195,7 +198,7 @@ def test_maps_that_are_none(maps: Any, message: str) -> None:
 
 @pytest.mark.parametrize("metric", ["", 3, b"top-1"])
 def test_metrics_that_are_no_texts(metric: Any) -> None:
-    with pytest.raises(nnr.EncodeError, match=re.escape(f"a metric is a text such as top-1, not {metric!r}")):
+    with pytest.raises(nnr.EncodeError, match=re.escape(f"metric must be a string such as top-1, got {metric!r}")):
         nnr.measure(MODEL, lambda model: pytest.fail("it is of no use"), {"sparsification": None}, metric=metric)
 
 
@@ -218,17 +221,17 @@ def test_as_many_points_as_there_is_room_for() -> None:
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        (float("nan"), "an evaluation gives a finite number"),
-        ((1.0, [float("inf")]), "an evaluation gives a finite number"),
-        (1e39, "an evaluation gives a finite number"),
-        (None, "an evaluation gives a finite number"),
-        (True, "an evaluation gives a finite number"),
-        ("0.5", "an evaluation gives a finite number"),
-        ((1.0, 2.0), "an evaluation gives a finite number"),
-        ((1.0, [0.5], 3), "an evaluation gives a finite number"),
-        ((None, [0.5]), "an evaluation gives a finite number"),
-        ((1.0, [0.5] * 256), "at most 255 classes, not 256"),
-        ((1.0, [0.5] * 33), "the last 32 classes at most"),
+        (float("nan"), "an evaluation must return a finite number"),
+        ((1.0, [float("inf")]), "an evaluation must return a finite number"),
+        (1e39, "an evaluation must return a finite number"),
+        (None, "an evaluation must return a finite number"),
+        (True, "an evaluation must return a finite number"),
+        ("0.5", "an evaluation must return a finite number"),
+        ((1.0, 2.0), "an evaluation must return a finite number"),
+        ((1.0, [0.5], 3), "an evaluation must return a finite number"),
+        ((None, [0.5]), "an evaluation must return a finite number"),
+        ((1.0, [0.5] * 256), "at most 255 classes, got 256"),
+        ((1.0, [0.5] * 33), "only the last 32 classes"),
     ],
 )
 def test_scores_that_are_none(score: object, message: str) -> None:
@@ -253,20 +256,20 @@ def test_classes_come_back_or_are_refused(classes: list[float | None]) -> None:
 
 def test_a_decomposition_map_has_no_mask() -> None:
     model = nnr.Model(dict(MODEL))
-    with pytest.raises(nnr.EncodeError, match="no mask"):
+    with pytest.raises(nnr.EncodeError, match="must have the accuracies of all classes"):
         measure.blank(model, {"decomposition": (0.5,)}, (1.0, [None, 0.5]))
     maps = measure.blank(model, {"decomposition": (0.5,)}, (1.0, [0.5] * 1000))
     assert nnr.open(nnr.encode(MODEL, performance=nnr.Performance(maps=maps))).performance.maps == maps
 
 
 def test_weights_that_are_not_finite_suggest_no_points() -> None:
-    with pytest.raises(nnr.EncodeError, match="no finite weights to choose the points"):
+    with pytest.raises(nnr.EncodeError, match="no finite weights"):
         nnr.measure({"w": np.full((4, 4), np.nan, "f4")}, lambda model: 1.0, {"sparsification": None})
 
 
 @pytest.mark.parametrize("kind", ["sparsification", "unification", "decomposition"])
 def test_weights_that_float32_does_not_have_suggest_no_points(kind: str) -> None:
-    with pytest.raises(nnr.EncodeError, match=f"a point of a {kind} map is a number"):
+    with pytest.raises(nnr.EncodeError, match=f"a point of a {kind} map must be a number"):
         nnr.measure({"w": 1e100 * RNG.normal(size=(8, 9))}, lambda model: 1.0, {kind: None}, exact=True)
 
 

@@ -398,9 +398,9 @@ def test_an_empty_folder_does_not_stay(tmp_path: Path) -> None:
 
 
 def test_a_stream_has_nothing_beside_it(tmp_path: Path) -> None:
-    with open(tmp_path / "m.nnr", "wb") as file, pytest.raises(ValueError, match="needs a path"):
+    with open(tmp_path / "m.nnr", "wb") as file, pytest.raises(ValueError, match="requires a path"):
         nnr.encode_file(some(), file, resume=True)
-    with open(tmp_path / "m.npz", "wb") as file, pytest.raises(ValueError, match="needs a path"):
+    with open(tmp_path / "m.npz", "wb") as file, pytest.raises(ValueError, match="requires a path"):
         nnr.decode_file(nnr.encode(some()), file, resume=True)
 
 

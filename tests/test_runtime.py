@@ -33,7 +33,7 @@ def test_what_has_no_nnef_graph() -> None:
 
 def test_a_missing_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(nnr.MissingDependencyError, match="needs the package tract: pip install tract"):
+    with pytest.raises(nnr.MissingDependencyError, match="requires the package tract; pip install tract"):
         run_folder(tmp_path, {"a": A})
 
 

@@ -100,8 +100,8 @@ def test_side_information() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(LookupError, match=r"nothing is called 'scan_ordre'; close: .*scan_order"):
+    with pytest.raises(LookupError, match=r"unknown name 'scan_ordre'; close: .*scan_order"):
         nnr.explain("scan_ordre")
     for name in ("", "?", "zzzzzzzz"):
-        with pytest.raises(LookupError, match="nothing is called"):
+        with pytest.raises(LookupError, match="unknown name"):
             nnr.explain(name)

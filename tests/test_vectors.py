@@ -38,9 +38,9 @@ REFUSED = {
     "NNR-ACC-028": "is update 2 .* but the last known one has depth 2",
     "NNR-ACC-029": "has a parent of another parent_node_payload_sha256",
     "NNR-ACC-030": "is repeated or out of order: update 4 was decoded",
-    "NNR-ACC-031": "bitstream 4 of device_id 3 continues number 3, .* the last one is 2,",
+    "NNR-ACC-031": "bitstream 4 of device_id 3 continues number 3, .* the last decoded one is 2 ",
     "NNR-ACC-032": "bitstream 4 of device_id 3 is repeated",
-    "NNR-ACC-240": "hold nothing that is coded",
+    "NNR-ACC-240": "are those of an empty tensor",
 }
 
 

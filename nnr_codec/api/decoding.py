@@ -117,7 +117,7 @@ def decode(
         bitstream, when the result is complete. Masks are never applied to ``raw`` tensors.
     """
     if framework not in ("np", "pt"):
-        raise ValueError(f"framework is 'np' or 'pt', not {framework!r}")
+        raise ValueError(f"framework must be 'np' or 'pt', got {framework!r}")
     file = open(data, limits=limits, topology_dimensions=topology_dimensions, dtype=dtype, topology=topology)
     model = file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor)
     if framework == "np":
@@ -180,7 +180,7 @@ def decode_file(
         if not isinstance(data, NnrFile):
             data = stack.enter_context(open(data, **options))
         elif options:
-            raise TypeError(f"the bitstream is open already, and {', '.join(options)} cannot change that")
+            raise TypeError(f"the bitstream is already open, so {', '.join(options)} cannot be set")
         checkpoint = stack.enter_context(checkpoint_for(target, resume))
         model = stack.enter_context(
             data.deferred(

@@ -39,7 +39,7 @@ def checkpoint_for(target: Target, resume: bool) -> AbstractContextManager[Check
     if not resume:
         return nullcontext()
     if not isinstance(target, (str, os.PathLike)):
-        raise ValueError("resume needs a path as the target, beside which the checkpoint is")
+        raise ValueError("resume requires a path as the target, because the checkpoint is stored beside it")
     return checkpoint_of(target, __version__)
 
 

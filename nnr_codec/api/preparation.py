@@ -42,7 +42,7 @@ def prepared_model(model: Model, config: EncoderConfig, reports: list[StepReport
     The effect of each step of ``config.reduce`` is appended to ``reports``, if given.
     """
     if model.topology and not model.tensors and (wanted := len(formats.wiring(model.topology).shapes)):
-        raise FormatError(f"the model is a graph alone, and its {wanted} variables have no tensor files")
+        raise FormatError(f"the model has only a graph: tensor files of its {wanted} variables are missing")
     known = formats.wiring(model.topology) if model.topology and (model.blocks or config.has_blocks) else Wiring()
     if model.topology and any(step.tool == "prune" for step in config.steps):
         smaller = {name: formats.described(model, name)[1] for name in model.pruned if name in model.tensors}

@@ -221,7 +221,7 @@ def measure(
     known = asked.performance if isinstance(asked.performance, Performance) else Performance()
     if metric is not None:
         if not isinstance(metric, str) or not metric:
-            raise EncodeError(f"a metric is a text such as top-1, not {metric!r:.200}")
+            raise EncodeError(f"metric must be a string such as top-1, got {metric!r:.200}")
         known = replace(known, performance_metric_type=metric, metric_type_performance_map_valid_flag=True)
 
     def coded(settings: EncoderConfig) -> Model:

@@ -56,7 +56,7 @@ def write_aggregate(
     session = session or Session()
     unified = bool(session.mps_unification_flag or session.lps_unification_flag)
     if ctu_scan_order and not unified:
-        raise WriteError("ctu_scan_order is there only where a parameter set has weights unified (6.3.3.8)")
+        raise WriteError("ctu_scan_order is present only if a parameter set has unified weights (6.3.3.8)")
     zeros = [0] * len(units)
     detail = NnrAggregateUnitHeader(
         nnr_aggregate_unit_type=nnr_aggregate_unit_type,
@@ -80,9 +80,9 @@ def _type(unit: bytes, number: int) -> int:
         size = reader.read(NnrUnitSize).nnr_unit_size
         kind = reader.io.u(6)
     except BitstreamError as error:
-        raise WriteError(f"number {number} of the aggregate is no unit: {error}") from None
+        raise WriteError(f"member {number} of the aggregate is not a unit: {error}") from None
     if size != len(unit):
-        raise WriteError(f"number {number} of the aggregate has {len(unit)} bytes, its nnr_unit_size is {size} (6.3.2)")
+        raise WriteError(f"member {number} of the aggregate has {len(unit)} bytes, but nnr_unit_size is {size} (6.3.2)")
     return kind
 
 
@@ -139,7 +139,7 @@ def extract(
         raise MissingReferenceError(f"the bitstream has no unit {index}")
     _check_kind(unit, generic)
     if parts.are_missing(reader.session):
-        raise UnsupportedError(f"{unit.label()} stands in the middle of a tensor")
+        raise UnsupportedError(f"{unit.label()} is in the middle of a tensor")
     if NNR_LPS in head and (kind == NNR_LPS or reader.session.lps is not head[NNR_LPS].structure):
         del head[NNR_LPS]
     chosen = [*head.values(), unit, *(_scope(unit, reader, units) if kind == NNR_LPS else ())]
@@ -156,10 +156,12 @@ def _check_kind(unit: Unit, generic: bool) -> None:
     elif isinstance(detail, NnrLayerParameterSetUnitHeader):
         alone = bool(detail.lps_self_contained_flag)
     else:
-        raise UnsupportedError(f"{unit.label()} is no aggregate or layer parameter set, and cannot be extracted")
+        raise UnsupportedError(
+            f"{unit.label()} is neither an aggregate nor a layer parameter set, so it cannot be extracted"
+        )
     if not alone and not generic:
         raise UnsupportedError(
-            f"{unit.label()} does not say that it stands alone (NNR_AGG_SLF, lps_self_contained_flag; 6.4.3.4, 6.4.3.8)"
+            f"{unit.label()} is not marked as self-contained (NNR_AGG_SLF, lps_self_contained_flag; 6.4.3.4, 6.4.3.8)"
         )
 
 
@@ -181,9 +183,9 @@ def _check_alone(unit: Unit, reader: UnitReader) -> None:
             if inner.header.nnr_unit_type == NNR_NDU:
                 reader.session.names(inner.ndu)
     except MissingReferenceError as error:
-        raise MissingReferenceError(f"{unit.label()} does not stand alone: {error}", rule=error.rule) from None
+        raise MissingReferenceError(f"{unit.label()} is not self-contained: {error}", rule=error.rule) from None
     if parts.are_missing(reader.session):
-        raise UnsupportedError(f"{unit.label()} does not stand alone: it ends in the middle of a tensor")
+        raise UnsupportedError(f"{unit.label()} is not self-contained: it ends in the middle of a tensor")
 
 
 class _Parts:

@@ -123,7 +123,7 @@ def code_levels(
         shaped = [_shaped(array, part) for array, part in zip(levels, tensors, strict=True)]
         if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
             if shaped[0].dtype.kind != "f":
-                raise EncodeError(f"raw parameters are floats, not {shaped[0].dtype} (7.3.4)")
+                raise EncodeError(f"raw parameters must be floats, got {shaped[0].dtype} (7.3.4)")
             with np.errstate(over="raise"):
                 return header, np.ascontiguousarray(shaped[0], "<f4").reshape(-1).data.cast("B")
         syntaxes = [
@@ -146,7 +146,7 @@ def code_levels(
     except EncodeError:
         raise
     except FloatingPointError:
-        raise EncodeError("raw parameters are float32, and values exceed its range (7.3.4)") from None
+        raise EncodeError("values exceed the range of float32, the type of raw parameters (7.3.4)") from None
     except NnrError as error:
         raise error.converted(EncodeError) from error
     except (ValueError, AttributeError) as error:  # raised by the header: a value out of range, or a missing element
@@ -226,7 +226,7 @@ def write_payload(
     """Write the units of any payload; parameters and errors as for :func:`write_ndu`."""
     data = memoryview(payload)
     if pieces < 1:
-        raise EncodeError(f"{pieces} units hold no payload (6.4.3.1)")
+        raise EncodeError(f"a payload cannot be split into {pieces} units (6.4.3.1)")
     if max_unit_size is not None:
         pieces = max(pieces, _pieces(header, len(data), session, max_unit_size))
     if pieces == 1:

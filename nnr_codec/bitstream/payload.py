@@ -183,7 +183,7 @@ def quantization(session: Session) -> tuple[int, int]:
     active = session.quantization
     if active is None:
         raise ElementError(
-            "no active parameter set has a qp_density, so float levels have no step",
+            "no active parameter set has a qp_density, so levels of floats have no step size",
             clause="6.4.4.3",
             rule=Requirement.QUANTIZATION_PARAMETERS,
         )

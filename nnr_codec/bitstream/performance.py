@@ -125,9 +125,7 @@ class _Map:
         """Return the map of a structure; ElementError if its count is 0 (6.4.4.3) or does not match its lists."""
         count = getattr(structure, cls._count)
         if count < 1:
-            raise ElementError(
-                f"{cls._count} is 0, but shall be non-zero", clause="6.4.4.3", rule=Requirement.MAP_COUNTS
-            )
+            raise ElementError(f"{cls._count} is 0, but must be greater", clause="6.4.4.3", rule=Requirement.MAP_COUNTS)
         columns = {member.name: _column(structure, member, count - 1) for member in fields(cls._row)}
         return cls(tuple(cls._row(**{name: column[k] for name, column in columns.items()}) for k in range(count - 1)))
 
@@ -158,7 +156,9 @@ def _column(structure: Structure, member: Field[Any], rows: int) -> list[Any]:
         sizes = [len(value) for value in values]
     wanted = [max(count - about["surplus"], 0) for count in counts]
     if len(wanted) != rows or sizes != wanted:
-        raise ElementError(f"{name} does not have the entries that {structure.table_name}() counts", clause="6.3.4.3")
+        raise ElementError(
+            f"{name} does not have the number of entries that {structure.table_name}() states", clause="6.3.4.3"
+        )
     if not about["count"]:
         return values
     return [tuple(value) if count >= about["surplus"] else None for count, value in zip(counts, values, strict=True)]
@@ -300,7 +300,7 @@ class Performance:
         valid = self.metric_type_performance_map_valid_flag
         if (self.performance_metric_type is not None) != (measured or valid):
             raise WriteError(
-                "performance_metric_type goes with validation_set_performance, or with "
+                "performance_metric_type requires validation_set_performance or "
                 "metric_type_performance_map_valid_flag (6.3.4.3)"
             )
         elements = self.maps.elements("mps")

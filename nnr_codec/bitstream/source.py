@@ -124,14 +124,14 @@ class PathSource:
         with worker_errors(), open(self._path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             if (status.st_size, status.st_mtime_ns) != self._state:
-                raise OSError(errno.ESTALE, "it has another size or time of change", self._path)
+                raise OSError(errno.ESTALE, "its size or modification time changed while it was read", self._path)
             content = bytearray(stop - start)
             file.seek(self._start + start)
             left = memoryview(content)
             while left:
                 count = file.readinto(left)
                 if not count:
-                    raise OSError(errno.EIO, "it has become shorter", self._path)
+                    raise OSError(errno.EIO, "it became shorter while it was read", self._path)
                 left = left[count:]
         return memoryview(content).toreadonly()
 
@@ -162,7 +162,9 @@ class FileSource:
         while left > 0:
             part = self._part(self._start + stop - left, left)
             if not part:
-                raise TruncatedError(f"the file has become shorter than {self.size} bytes", rule=Requirement.UNIT_SIZE)
+                raise TruncatedError(
+                    f"the file became shorter than {self.size} bytes while it was read", rule=Requirement.UNIT_SIZE
+                )
             parts.append(part)
             left -= len(part)
         return memoryview(b"".join(parts))  # join does not copy a single part
@@ -172,7 +174,7 @@ class FileSource:
         if self._raw:
             return os.pread(self._raw.fileno(), count, place)
         if self._process not in (None, os.getpid()):
-            raise OSError(errno.EBADF, "the position of the file is shared with another process; open it again")
+            raise OSError(errno.EBADF, "the file position is shared with another process; open the file again")
         with self._lock:
             self._file.seek(place)
             return self._file.read(count)
@@ -299,5 +301,5 @@ def _read(file: BinaryIO, limits: Limits) -> MemorySource:
         content += chunk
         limits.check("max_total_bytes", len(content), "bytes of the stream")
     if chunk is None:  # not the end
-        raise BlockingIOError("the stream does not block; StreamDecoder takes what has arrived so far")
+        raise BlockingIOError("the stream is non-blocking; use StreamDecoder")
     return MemorySource(memoryview(content))

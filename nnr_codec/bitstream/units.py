@@ -144,7 +144,7 @@ class _Aggregate:
             says = getattr(self.header, name)[self.seen]
             if says != is_:
                 raise ElementError(
-                    f"the list of the aggregate says {says}, the unit has {is_}",
+                    f"the aggregate lists {says}, but the unit has {is_}",
                     clause="6.4.3.8",
                     unit=self.unit.label(),
                     path=f"nnr_aggregate_unit_header.{name}[{self.seen}]",
@@ -233,7 +233,7 @@ class UnitReader:
             aggregate = self._aggregates.pop()
             if aggregate.seen != aggregate.header.num_of_nnr_units_minus2 + 2:
                 raise ElementError(
-                    f"an aggregate does not hold num_of_nnr_units_minus2 + 2 units, but {aggregate.seen}",
+                    f"the aggregate has {aggregate.seen} units, not num_of_nnr_units_minus2 + 2",
                     clause="6.4.4.8",
                     unit=aggregate.unit.label(),
                     path="nnr_aggregate_unit_header.num_of_nnr_units_minus2",
@@ -255,14 +255,14 @@ class UnitReader:
             length = size.nnr_unit_size
             if length < reader.io.pos // 8 + 1:
                 raise ElementError(
-                    f"nnr_unit_size is {length}, less than its own header",
+                    f"nnr_unit_size is {length}, which is less than the header",
                     path="nnr_unit_size",
                     bit=0,
                     rule=Requirement.UNIT_SIZE,
                 )
             if length > end - position:
                 raise TruncatedError(
-                    f"the unit is {length} bytes long, {end - position} are left",
+                    f"the unit has {length} bytes, but only {end - position} remain",
                     path="nnr_unit_size",
                     bit=0,
                     rule=Requirement.UNIT_SIZE,
@@ -273,7 +273,7 @@ class UnitReader:
         except NnrError as error:
             if isinstance(error, BitstreamError) and self.index == 0 and header_type not in (-1, NNR_STR):
                 raise ElementError(
-                    "this is no NNR bitstream: it does not start with an NNR_STR",
+                    "not an NNR bitstream: it does not start with an NNR_STR",
                     clause="6.2.3",
                     rule=Requirement.START_UNIT,
                 ) from None
@@ -416,7 +416,7 @@ def write_units(units: Iterable[Unit], session: Session | None = None) -> bytes:
     session.pruned_dimensions = dict(session.pruned_dimensions)
     written = _write_level(left, session, 0)
     if left:
-        raise WriteError(f"{left[-1].label()} has depth {left[-1].depth} without aggregates around it (6.3.4.8)")
+        raise WriteError(f"{left[-1].label()} has depth {left[-1].depth}, but no aggregates around it (6.3.4.8)")
     return b"".join(data for _, data in written)
 
 
@@ -445,7 +445,7 @@ def aggregate_header(
 ) -> NnrUnitHeader:
     """Return the header of an aggregate with the count, types and entry points of its units."""
     if len(inside) < 2:
-        raise WriteError(f"an aggregate holds at least two units, not {len(inside)} (6.4.3.8)")
+        raise WriteError(f"an aggregate must have at least two units, got {len(inside)} (6.4.3.8)")
     header = copy.copy(header)
     header.detail = detail = copy.copy(cast(NnrAggregateUnitHeader, header.detail))
     detail.num_of_nnr_units_minus2 = len(inside) - 2

@@ -176,14 +176,14 @@ def load_cases(root: str | Path) -> list[Case]:
     paths = [path for path in root.rglob("*case.json") if path.name == "case.json" or path.name.endswith(".case.json")]
     if not paths:
         next(root.iterdir(), None)  # raises an OSError that is more precise
-        raise FormatError(f"{root}: no case.json here or below")
+        raise FormatError(f"{root}: no case.json in this folder or its subfolders")
     if len(paths) > _MAX_CASES:
-        raise FormatError(f"{root}: {len(paths):,} cases are more than {_MAX_CASES:,}")
+        raise FormatError(f"{root}: {len(paths):,} cases exceed the limit of {_MAX_CASES:,}")
     cases = sorted((read_case(path, root) for path in paths), key=lambda case: (case.group, case.id))
     seen: dict[str, Case] = {}
     for case in cases:
         if case.id in seen:
-            raise FormatError(f"{case.file}: the id {case.id!a} is that of {seen[case.id].file}")
+            raise FormatError(f"{case.file}: the id {case.id!a} is also used by {seen[case.id].file}")
         seen[case.id] = case
     return cases
 
@@ -207,7 +207,7 @@ def _case(path: Path, root: Path) -> Case:
     relative = folder.relative_to(root).parts
     streams = tuple(_stream(folder, stream) for stream in (*_field(facts, "inputs", list, ()), facts))
     if any(stream.tensors is None for stream in (streams if result == "valid" else streams[:-1])):
-        raise FormatError("a valid bitstream has no expected tensors")
+        raise FormatError("a valid bitstream lacks expected tensors")
     return Case(
         id=_field(facts, "id", str),
         title=_field(facts, "title", str, ""),
@@ -234,12 +234,12 @@ def _case(path: Path, root: Path) -> Case:
 def _field(facts: Any, name: str, kind: type, *default: Any) -> Any:
     """Return a field of an object, which must have exactly this type; FormatError if it is absent without a default."""
     if not isinstance(facts, dict):
-        raise FormatError(f"an object with {name} is expected, not {type(facts).__name__}")
+        raise FormatError(f"expected an object with {name}, got {type(facts).__name__}")
     if name not in facts and default:
         return default[0]
     value = facts.get(name)
     if type(value) is not kind:
-        raise FormatError(f"{name} is {type(value).__name__}, not {kind.__name__}")
+        raise FormatError(f"{name} must be {kind.__name__}, got {type(value).__name__}")
     return value
 
 
@@ -249,7 +249,7 @@ def _texts(facts: Any, name: str) -> tuple[str, ...]:
 
 def _numbers(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
-        raise FormatError("dimensions are not a list of whole numbers")
+        raise FormatError("dimensions must be a list of integers")
     return tuple(value)
 
 
@@ -257,7 +257,7 @@ def _inside(folder: Path, name: str) -> Path:
     """Return a regular file in the folder itself; paths and links that leave it are rejected."""
     path = folder / name
     if not _PLAIN_NAME.fullmatch(name) or path.resolve().parent != folder.resolve() or not path.is_file():
-        raise FormatError(f"{name!a} is not a file of the case's folder")
+        raise FormatError(f"{name!a} is not a file in the folder of the case")
     if path.stat().st_size > _MAX_FILE:
         raise FormatError(f"{name} is larger than {_MAX_FILE:,} bytes")
     return path
@@ -268,7 +268,7 @@ def _topology(folder: Path, facts: Any) -> Path | None:
         return None
     path = _inside(folder, _field(facts, "file", str))
     if hashlib.sha256(path.read_bytes()).hexdigest() != _field(facts, "sha256", str):
-        raise FormatError(f"{path.name} has another SHA-256 than its case file says")
+        raise FormatError(f"the SHA-256 of {path.name} differs from its case file")
     return path
 
 

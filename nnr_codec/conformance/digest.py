@@ -72,7 +72,7 @@ def digest(tensor: Array) -> str:
     """
     stored = stored_type(tensor.dtype)
     if stored is None:
-        raise FormatError(f"a tensor of {tensor.dtype} has no digest: no model here has such tensors")
+        raise FormatError(f"tensors of type {tensor.dtype} are not supported, so they have no digest")
     head = struct.pack(f"<BB{tensor.ndim}Q", _CODES[stored.name], tensor.ndim, *tensor.shape)
     found = hashlib.sha256(b"NNRT1" + head)
     found.update(bit_patterns(tensor).astype(stored.pattern.newbyteorder("<"), copy=False).view(np.uint8).data)
@@ -103,9 +103,9 @@ class TensorDigest:
             read.name.encode()
             known = read.dtype in STORED_TYPES
         except (TypeError, KeyError, AttributeError, UnicodeEncodeError) as error:
-            raise FormatError(f"not an object with name, dtype, shape and sha256: {error}") from None
+            raise FormatError(f"expected an object with name, dtype, shape and sha256: {error}") from None
         if not texts or not sizes or not known or not re.fullmatch("[0-9a-f]{64}", read.sha256):
-            raise FormatError("name, dtype, shape or sha256 of a tensor is not what it should be")
+            raise FormatError("name, dtype, shape or sha256 of a tensor has the wrong type")
         return read
 
 
@@ -136,10 +136,10 @@ def read_manifest(text: str | bytes) -> list[TensorDigest]:
         raise FormatError(f"not a manifest: {error}") from None
     listed = parsed.get("tensors") if isinstance(parsed, dict) else None
     if not isinstance(listed, list):
-        raise FormatError("not a manifest: there is no list of tensors")
+        raise FormatError("not a manifest: it has no list of tensors")
     entries = [TensorDigest.read(entry) for entry in listed]
     if len({entry.name for entry in entries}) < len(entries):
-        raise FormatError("the manifest names a tensor twice")
+        raise FormatError("the manifest lists a tensor twice")
     if parsed.get("model_sha256") != model_digest(entries):
         raise FormatError("model_sha256 of the manifest is not the digest of its tensors")
     return entries

@@ -96,7 +96,7 @@ def judge(case: Case, decoder: Decoder, *, lenient: bool = False) -> Verdict:
     """
     for stream in case.streams:
         if not stream.is_intact():
-            return Verdict(Outcome.ERROR, f"{stream.path.name} has another SHA-256 than its case file says")
+            return Verdict(Outcome.ERROR, f"the SHA-256 of {stream.path.name} differs from its case file")
     before = len(case.streams) - 1
     try:
         for decoded in decoder(case):
@@ -242,11 +242,11 @@ class Command:
         *before, last = case.streams
         self.peak = None
         if before and "{inputs}" not in self._words:
-            raise EndedError(Outcome.SKIP, "the command has no {inputs} for the bitstreams before")
+            raise EndedError(Outcome.SKIP, "the command has no {inputs} for earlier bitstreams")
         if case.topology_file and not any("{topology}" in word for word in self._words):
-            raise EndedError(Outcome.SKIP, "the command has no {topology} for the topology that is kept apart")
+            raise EndedError(Outcome.SKIP, "the command has no {topology} for an external topology")
         if case.topology_dimensions:
-            raise EndedError(Outcome.SKIP, "a command cannot be told dimensions")
+            raise EndedError(Outcome.SKIP, "dimensions cannot be passed to a command")
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
             code, tail = self._run([part for word in self._words for part in _filled(word, case, folder)])
             if code:
@@ -254,9 +254,9 @@ class Command:
             try:
                 tensors = _outputs(Path(folder))
             except NnrError as error:  # the exit code claims success
-                raise EndedError(Outcome.ERROR, f"what it has written: {_told(error)}") from None
+                raise EndedError(Outcome.ERROR, f"unreadable output: {_told(error)}") from None
         if case.error and case.error[0] is LimitError:
-            raise EndedError(Outcome.PASS, "decoded; limits are the decoder's own affair")
+            raise EndedError(Outcome.PASS, "decoded; a decoder may have other limits")
         types = {tensor.name: STORED_TYPES[tensor.dtype] for tensor in (*(last.raw or ()), *(last.tensors or ()))}
         tensors = {name: typed(array, types[name]) if name in types else array for name, array in tensors.items()}
         if not case.extension and _is_raw(last, tensors):

@@ -58,9 +58,9 @@ class Suite:
             facts = json.loads(text)
             found = facts["suite"], facts["revision"], facts["sha256"]
             if tuple(map(type, found)) != (str, int, str):
-                raise TypeError("suite, revision or sha256 is not what it should be")
+                raise TypeError("suite, revision or sha256 has the wrong type")
         except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise FormatError(f"{path} is no manifest of vectors: {type(error).__name__}: {error}") from None
+            raise FormatError(f"{path} is not a manifest of vectors: {type(error).__name__}: {error}") from None
         return cls(root, *found)
 
     def is_intact(self) -> bool:

@@ -105,7 +105,7 @@ class BitstreamVerifier:
             groups = list(self.parser.take(unit))
             if any(group.first.role == "h" for group in groups):
                 raise ElementError(
-                    f"H of {seen.names[0]!r} comes without a G that can be read",
+                    f"H of {seen.names[0]!r} has no readable G",
                     clause="6.4.3.7",
                     rule=Requirement.DECOMPOSITION_PAIR,
                 )
@@ -259,4 +259,4 @@ class BitstreamVerifier:
             recs = group.recs(state=self.after.state, budget=self.budgets[0], first_edition=edition, raw=True)
             return recs, reconstruct(recs, last.header, group.first.names, group.first.dims, False, group.first.outputs)
         except MemoryError:
-            raise LimitError("there is not enough memory for the tensor", unit=last.label) from None
+            raise LimitError("not enough memory for the tensor", unit=last.label) from None

@@ -111,7 +111,7 @@ class Worker:
             )
             if _ask(process, b"") != _READY:
                 self.stop()
-                raise ChildProcessError(f"a worker process does not start: {ended(process.wait())}")
+                raise ChildProcessError(f"a worker process did not start: {ended(process.wait())}")
         return self._process
 
 

@@ -107,7 +107,9 @@ def trace_bins(
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
         raise UnsupportedError("an NNR_PT_RAW_FLOAT payload has no bins", clause="6.3.4.7", unit=task.label)
     if any(prod(part.dims) > MAX_PARAMETERS for part in task.parts):
-        raise UnsupportedError(f"bins are told of tensors of at most {MAX_PARAMETERS:,} parameters", unit=task.label)
+        raise UnsupportedError(
+            f"bins are listed only for tensors of up to {MAX_PARAMETERS:,} parameters", unit=task.label
+        )
     with located(task):
         reference = refer(header, task.names[0], False, (state or UpdateState()).fork())
         syntaxes = plain_syntaxes(task, first_edition, reference)
@@ -188,7 +190,7 @@ def plain_syntaxes(task: NduTask, first_edition: bool, reference: Reference | No
         any_sig = history.any_sig[k : k + 1] if history else ()
         if any(array.shape != part.dims for array in (*co_loc, *any_sig)):
             raise MissingReferenceError(
-                f"the updates before {task.names[0]!r} have not its shape",
+                f"the updates before {task.names[0]!r} do not have its shape",
                 clause="10.3.4.2.2",
                 rule=Requirement.UPDATE_SHAPE,
             )

@@ -171,7 +171,7 @@ class BitstreamParser:
         carries = session.mps is not None and session.mps.topology_carriage_flag
         if carries and not self._has_topology and not self._given:
             raise TruncatedError(
-                "the bitstream is incomplete, it has no NNR_TPL, and topology_carriage_flag is 1",
+                "the bitstream is incomplete: topology_carriage_flag is 1, but it has no NNR_TPL",
                 clause="6.4.4.3",
                 unit=self._mps,
                 rule=Requirement.TOPOLOGY_CARRIAGE,
@@ -220,11 +220,14 @@ class BitstreamParser:
             self._start(unit)
         elif not self.started:
             raise ElementError(
-                "a bitstream starts with an NNR_STR", clause="6.2.3", unit=unit.label(), rule=Requirement.START_UNIT
+                "the bitstream does not start with an NNR_STR",
+                clause="6.2.3",
+                unit=unit.label(),
+                rule=Requirement.START_UNIT,
             )
         elif kind == NNR_MPS and self.reader.session.has_mps:
             raise ElementError(
-                "a second NNR_MPS; there is a single one in a bitstream",
+                "a second NNR_MPS; a bitstream has only one",
                 clause="6.2.3",
                 unit=unit.label(),
                 rule=Requirement.SINGLE_MPS,
@@ -259,14 +262,14 @@ class BitstreamParser:
     def finish(self) -> None:
         """Raise ElementError if a group is incomplete at the end of the bitstream."""
         if not self.started:
-            raise ElementError("the bitstream has no unit", clause="6.2.3", rule=Requirement.START_UNIT)
+            raise ElementError("the bitstream has no units", clause="6.2.3", rule=Requirement.START_UNIT)
         if not self.reader.session.has_mps:
             raise ElementError(
-                "the bitstream is incomplete, it has no NNR_MPS", clause="6.2.3", rule=Requirement.SINGLE_MPS
+                "the bitstream is incomplete: it has no NNR_MPS", clause="6.2.3", rule=Requirement.SINGLE_MPS
             )
         if self._partial:
             raise ElementError(
-                f"parts of a tensor are missing, {self._partial.counter - 1} of them, at the end",
+                f"the last {self._partial.counter - 1} parts of a tensor are missing",
                 clause="6.4.3.1",
                 rule=Requirement.PARTIAL_SEQUENCE,
             )
@@ -311,7 +314,7 @@ class BitstreamParser:
         if header.topology_storage_format == NNR_TPL_PRUN:
             if self.info:
                 raise ElementError(
-                    "pruning information comes after tensors that it may be about",
+                    "pruning information follows tensors that it may apply to",
                     clause="6.2.3",
                     rule=Requirement.TOPOLOGY_FIRST,
                 )
@@ -328,7 +331,7 @@ class BitstreamParser:
             raise ElementError("a second record of side information", rule=Requirement.SIDE_INFORMATION)
         if self.names or self._partial:
             raise ElementError(
-                "side information comes after tensors that it may be about", rule=Requirement.SIDE_INFORMATION
+                "side information follows tensors that it may apply to", rule=Requirement.SIDE_INFORMATION
             )
         self._record = unit.label()
         if header.topology_compression_format == NNR_DFL:
@@ -336,9 +339,7 @@ class BitstreamParser:
         elif data.endswith(b"\0"):
             data = data[:-1]
         else:
-            raise ElementError(
-                "side information that is not deflated ends with a zero byte", rule=Requirement.SIDE_INFORMATION
-            )
+            raise ElementError("uncompressed side information ends with a zero byte", rule=Requirement.SIDE_INFORMATION)
         try:
             side = SideInfo.parse(data, self.reader.budget)
         except UnsupportedError as error:  # the tensors of the units can still be listed
@@ -427,7 +428,7 @@ class BitstreamParser:
             )
         if min(dims, default=0) < 1 and not (dims == [] and kind == NNR_PT_RAW_FLOAT):
             raise ElementError(
-                f"tensor_dimensions {dims} hold nothing that is coded",
+                f"tensor_dimensions {dims} are those of an empty tensor",
                 clause="7.3",
                 unit=unit.label(names),
                 rule=Requirement.TENSOR_DIMENSIONS,
@@ -442,17 +443,17 @@ class BitstreamParser:
             )
         types = header.compressed_parameter_types
         if types & NNR_CPT_DC and kind not in (NNR_PT_FLOAT, NNR_PT_BLOCK):
-            why = "only tensors of NNR_PT_FLOAT and NNR_PT_BLOCK are decomposed"
+            why = "only tensors of NNR_PT_FLOAT and NNR_PT_BLOCK can be decomposed"
             raise ElementError(why, clause="7.3.5", unit=unit.label(names), rule=Requirement.DECOMPOSITION_PAYLOAD)
         if types & NNR_CPT_DC and kind == NNR_PT_FLOAT and len(names) > 1:
             raise ElementError(
-                "a decomposed tensor has one topology element",
+                "a decomposed tensor must have one topology element",
                 clause="7.3.1",
                 unit=unit.label(names),
                 rule=Requirement.DECOMPOSITION_PAYLOAD,
             )
         if kind == NNR_PT_BLOCK and not types:
-            why = "a block has no parameters beside its weight (Table 9, errata N7)"
+            why = "the block has no parameters besides its weight (Table 9, errata N7)"
             raise ElementError(why, unit=unit.label(names), rule=Requirement.BLOCK_PARAMETERS)
         self._snapshot = session.snapshot(self._snapshot)
         tensors = parts(header, session)
@@ -492,7 +493,9 @@ class BitstreamParser:
         """Register the name of a tensor; ElementError if it is not unique."""
         if name in self.names:
             raise ElementError(
-                f"{name!r} occurs twice; topology element ids are unique", clause="6.2.3", rule=Requirement.UNIQUE_IDS
+                f"{name!r} occurs twice; topology element ids must be unique",
+                clause="6.2.3",
+                rule=Requirement.UNIQUE_IDS,
             )
         self.names.add(name)
 

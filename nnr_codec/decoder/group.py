@@ -274,7 +274,7 @@ def _add(task: NduTask, residual: npt.NDArray[Any], cache: Arrays) -> npt.NDArra
         return residual
     if cache[0].shape != residual.shape or cache[0].dtype.kind != residual.dtype.kind:
         raise MissingReferenceError(
-            f"the update before {task.names[0]!r} has another shape or type",
+            f"the update before {task.names[0]!r} has a different shape or type",
             clause="9.2.4",
             rule=Requirement.UPDATE_SHAPE,
         )

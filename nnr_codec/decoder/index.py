@@ -101,7 +101,7 @@ class NnrFile(Mapping[str, Array]):
     def __reduce__(self) -> tuple[type[NnrFile], tuple[object, ...]]:
         """Pickle the path, so that another process opens the bitstream again."""
         if not isinstance(self._arguments[0], str | os.PathLike | bytes):
-            raise TypeError("an NnrFile of an open file cannot be pickled; open the bitstream by its path")
+            raise TypeError("an NnrFile opened from a file object cannot be pickled; open the bitstream by its path")
         return NnrFile, self._arguments
 
     @property

@@ -94,9 +94,9 @@ class Lineage(NamedTuple):
             raise MissingReferenceError(f"{who} is repeated or out of order: number {last.number} was decoded")
         if not self.token or (last and last == (self.number - 1, self.token)):
             return
-        have = f"the last one is {last.number}, which {last.token} follows" if last else "none of them is"
+        have = f"the last decoded one is {last.number} ({last.token})" if last else "none was decoded"
         raise MissingReferenceError(
-            f"{who} continues number {self.number - 1}, which {self.token} follows; that is not known, {have}"
+            f"{who} continues number {self.number - 1}, identified by {self.token}, which is not known: {have}"
         )
 
 

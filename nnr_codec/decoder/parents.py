@@ -86,7 +86,7 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
             used = _check_digest(header, name, ids, state)
         if own and depth <= own.put_node_depth and max(depth, own.put_node_depth) > 1:
             raise MissingReferenceError(
-                f"{name!r} is update {depth} of device_id {ids[0]}, parameter_id {ids[1]}, and is repeated or out of "
+                f"{name!r} is update {depth} of device_id {ids[0]}, parameter_id {ids[1]}, which is repeated or out of "
                 f"order: update {own.put_node_depth} was decoded",
                 clause="6.4.3.7",
                 rule=Requirement.UPDATE_ORDER,
@@ -171,7 +171,7 @@ def _find(
     found = [(key, node) for key, node in state.find(digest) if node.name == name]
     if len(found) > 1 and any(node.any_sig or node.updates for _, node in found):
         raise MissingReferenceError(
-            f"{name!r} has a parent of {element} {digest.hex()}, and so have {len(found)} devices",
+            f"{name!r} has a parent of {element} {digest.hex()}, which {len(found)} devices have",
             clause="6.4.3.7",
             rule=Requirement.REQUIRED_INFORMATION,
         )
@@ -181,7 +181,7 @@ def _find(
         raise _unknown(name, element, digest)
     if header.temporal_context_modeling_flag or residual:
         raise MissingReferenceError(
-            f"{name!r} needs a parent that only a hash of its payload names, {element} {digest.hex()}; it is not known",
+            f"{name!r} requires a parent with {element} {digest.hex()}, which is not known",
             rule=Requirement.REQUIRED_INFORMATION,
         )
     return None
@@ -192,7 +192,7 @@ def parent_digest(header: NnrCompressedDataUnitHeader) -> tuple[str, bytes]:
     for element, size in (("parent_node_payload_sha256", 32), ("parent_node_payload_sha512", 64)):
         if element in header:
             return element, getattr(header, element).to_bytes(size, "big")
-    raise ValueError("no hash names the parent")
+    raise ValueError("the parent is not identified by a hash")
 
 
 def _unknown(name: str, element: str, digest: bytes) -> MissingReferenceError:

@@ -79,7 +79,7 @@ class Pruning:
             new = session.new_dimensions(container)
             if not new:
                 raise ElementError(
-                    "count_ids is 0, but shall be greater", clause="6.4.4.5", rule=Requirement.PRUNE_COUNTS
+                    "count_ids is 0, but must be greater", clause="6.4.4.5", rule=Requirement.PRUNE_COUNTS
                 )
             self.dimensions |= new
         for element in ("prune_mask", "sparse_mask"):
@@ -87,7 +87,7 @@ class Pruning:
                 bits: bitarray = getattr(container, element).bit_mask_value
                 if not bits:
                     raise ElementError(
-                        f"count_bits of {element} is 0, but shall be greater",
+                        f"count_bits of {element} is 0, but must be greater",
                         clause="6.4.4.5",
                         rule=Requirement.PRUNE_COUNTS,
                     )
@@ -108,7 +108,7 @@ class Pruning:
         new = self.dimensions.get(name, coded)
         if coded != new:
             raise ElementError(
-                f"tensor_dimensions of {name!r} are {coded}, pruning made them {new}",
+                f"tensor_dimensions of {name!r} are {coded}, but {new} after pruning",
                 clause="6.4.4.5",
                 rule=Requirement.PRUNE_DIMENSIONS,
             )
@@ -148,8 +148,8 @@ class Pruning:
         if ignored:
             more = f" and {len(ignored) - 1} more" if len(ignored) > 1 else ""
             self.ignored = (
-                f"pruning information is not applied: {ignored[0]}{more}, where the tensors of two or more dimensions "
-                f"have {parameters:,} parameters and {channels:,} output channels (6.4.4.5)"
+                f"pruning information is not applied: {ignored[0]}{more}, because the tensors of two or more "
+                f"dimensions have {parameters:,} parameters and {channels:,} output channels (6.4.4.5)"
             )
 
     def warn(self) -> None:

@@ -105,7 +105,7 @@ def split(tensor: npt.NDArray[A], header: NnrCompressedDataUnitHeader, names: Se
     pieces = tensor_split(tensor, header.split_index, axis) if tensor.ndim else [tensor]
     if len(pieces) != len(names):
         raise ElementError(
-            f"{len(names)} topology elements share a tensor of {len(pieces)} pieces",
+            f"{len(names)} topology elements are listed for a tensor of {len(pieces)} pieces",
             clause="7.3.1",
             rule=Requirement.SPLIT_MAPPING,
         )

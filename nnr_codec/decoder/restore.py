@@ -55,7 +55,7 @@ class Restoration:
 
     def __init__(self, side: SideInfo, dtype: str, limits: Limits, label: str = "") -> None:
         if dtype not in DTYPES:
-            raise ValueError(f"dtype is {dtype!r}, not one of {', '.join(DTYPES)}")
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
         self.side, self.dtype, self.label, self._limits = side, dtype, label, limits
         self.owners = {unit: name for name, record in side.tensors.items() for unit in record.units}
         self.ties: dict[str, list[str]] = {}
@@ -104,14 +104,14 @@ class Restoration:
         elif record.index is not None:
             why = f"tied to {record.same_as!r}" if record.same_as else "empty"
             raise ElementError(
-                f"{name!r} has a unit, and is {why} by the side information", rule=Requirement.SIDE_INFORMATION
+                f"{name!r} has a unit, but side information states that it is {why}", rule=Requirement.SIDE_INFORMATION
             )
         elif info.name == (parts := self.parts(name))[0]:
             _check_unit(record, info)
             self._check_expected(name, _shape(record, info), record.type)
         elif info.name not in parts:
             raise ElementError(
-                f"{name!r} has a unit, and is made of {record.unit!r} by the side information",
+                f"{name!r} has a unit, but side information derives it from {record.unit!r}",
                 rule=Requirement.SIDE_INFORMATION,
             )
         elif (info.payload_type, info.type, len(info.shape)) != (NNR_PT_RAW_FLOAT, "float32", 1):
@@ -189,7 +189,8 @@ def _check_unit(record: TensorRecord, info: TensorInfo) -> None:
         wanted, fits = f"what {record.type} is cast from", is_float == (record.stored.kind == "f")
     if not fits or info.parameters != count:
         raise ElementError(
-            f"the unit of {info.name!r} has {info.parameters:,} {info.type}; side information wants {count:,} {wanted}",
+            f"the unit of {info.name!r} has {info.parameters:,} {info.type}; "
+            f"side information requires {count:,} {wanted}",
             rule=Requirement.SIDE_INFORMATION,
         )
 
@@ -249,7 +250,7 @@ class Restorer:
             locate(error, label)
             raise
         except MemoryError:
-            raise LimitError("there is not enough memory for the tensor", unit=label) from None
+            raise LimitError("not enough memory for the tensor", unit=label) from None
         return out
 
     def finish(self) -> list[Named]:
@@ -285,14 +286,15 @@ class Restorer:
             found = from_displacement(unit.reshape(rows, -1), corner)
         if not np.isfinite(found).all():
             raise ElementError(
-                "a value that side information makes of a displacement is not finite", rule=Requirement.SIDE_INFORMATION
+                "a value derived from a displacement by side information is not finite",
+                rule=Requirement.SIDE_INFORMATION,
             )
         return found.reshape(shape)
 
     def _charge(self, shape: tuple[int, ...], *types: str) -> None:
         size = max(STORED_TYPES[name].itemsize for name in types)
         if 0 in shape and prod(extent for extent in shape if extent) * size > Limits.NONE:
-            raise LimitError(f"an empty tensor of shape {shape} is more than numpy can say")
+            raise LimitError(f"the shape {shape} of an empty tensor exceeds the limit of numpy")
         self._budget.tensor(shape, size, "restored tensor")
 
     # ------------------------------------------------------------------------------------------ order

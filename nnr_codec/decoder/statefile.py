@@ -86,10 +86,10 @@ def load_state(source: Bitstream, limits: Limits) -> UpdateState:
         limits.check("max_history_bytes", opened.size - len(MAGIC) - _DIGEST, "bytes of the state file")
         data = opened.view(0, opened.size)
         if bytes(data[: len(MAGIC)]) != MAGIC:
-            raise FormatError("this is no file of an update state")
+            raise FormatError("not a file of an update state")
         body, digest = data[:-_DIGEST], data[-_DIGEST:]
         if sha256(body).digest() != digest:
-            raise FormatError("the state file is damaged: its digest does not fit")
+            raise FormatError("the state file is damaged: its digest differs from its contents")
         return _Reader(body[len(MAGIC) :], limits).state()
     finally:
         opened.close()
@@ -146,7 +146,7 @@ class _Reader:
     def state(self) -> UpdateState:
         version = self.number(_U32)
         if version != VERSION:
-            raise FormatError(f"the state file has version {version}; version {VERSION} is known")
+            raise FormatError(f"the state file has version {version}; only version {VERSION} is supported")
         keep_digests = self.number(_U32)
         if keep_digests > 1:
             raise self.damaged(f"keep_digests {keep_digests}")
@@ -157,7 +157,7 @@ class _Reader:
                 raise self.damaged(f"device {device}")
             self.sender(state, None if device == -1 else device)
         if self.position != len(self.data):
-            raise self.damaged("more than it should have")
+            raise self.damaged("trailing data")
         state.begin()
         return state
 
@@ -216,7 +216,7 @@ class _Reader:
     # ------------------------------------------------------------------------------------------ parts
     def take(self, size: int) -> memoryview:
         if size > len(self.data) - self.position:
-            raise self.damaged("less than it should have")
+            raise self.damaged("missing data")
         self.position += size
         return self.data[self.position - size : self.position]
 

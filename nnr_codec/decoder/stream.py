@@ -132,7 +132,7 @@ class StreamDecoder:
     def _run(self, chunk: Buffer | None) -> list[tuple[str, Array]]:
         done, self._done = self._done, []
         if self._closed and not (done and chunk is None):
-            raise ValueError("the stream has ended, or failed")
+            raise ValueError("the stream has ended or failed")
         if not self._closed:
             done += self._take(chunk)
         self._done = done

@@ -37,14 +37,14 @@ def data_format(header: NnrCompressedDataUnitHeader, session: Session) -> Decomp
     value = header.nnr_decompressed_data_format
     if value > (1 if session.general_profile_idc == 0 else max(DecompressedDataFormat)):
         raise ElementError(
-            f"format {value} is not one of profile {session.general_profile_idc} (Table 15)",
+            f"format {value} is not defined in profile {session.general_profile_idc} (Table 15)",
             path=path,
             rule=Requirement.DATA_FORMAT,
         )
     result = DecompressedDataFormat(value)
     if result.is_float == is_int:
         raise ElementError(
-            f"{result.name} is not a format of this payload type",
+            f"{result.name} is not allowed with this payload type",
             clause="6.4.3.7",
             path=path,
             rule=Requirement.DATA_FORMAT_KIND,

@@ -119,7 +119,7 @@ class Texts:
             return data
         if not data or data.find(0) != len(data) - 1:
             rule = Requirement.NNEF_STRING if kind == "topology" else Requirement.NNEF_QUANTIZATION_STRING
-            raise ElementError(f"{kind} data is not one null-terminated string", clause="A.4", rule=rule)
+            raise ElementError(f"{kind} data must be a single null-terminated string", clause="A.4", rule=rule)
         return data[:-1]
 
 

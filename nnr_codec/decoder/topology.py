@@ -127,7 +127,11 @@ class TopologyInfo:
 
     def check_fit(self, tensors: Mapping[str, tuple[Shape, str]]) -> None:
         """Raise FormatError unless tensors have the shapes and types of the topology; some may be missing."""
-        wrong: dict[str, list[str]] = {"are no variables of it": [], "have other shapes": [], "have other types": []}
+        wrong: dict[str, list[str]] = {
+            "are not among its variables": [],
+            "have different shapes": [],
+            "have different types": [],
+        }
         strangers, shapes, types = wrong.values()
         first = ""
         for name, (shape, type_) in tensors.items():
@@ -148,10 +152,10 @@ class TopologyInfo:
         ]
         if found:
             raise FormatError(
-                f"the topology given does not fit the bitstream: {'; '.join(found)}",
+                f"the given topology does not match the bitstream: {'; '.join(found)}",
                 rule=Requirement.TOPOLOGY_FIT,
                 tensor=first,
-                hint="give the topology of the model that was encoded",
+                hint="use the topology of the encoded model",
             )
 
 

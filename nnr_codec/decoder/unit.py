@@ -55,7 +55,7 @@ def complete(error: BaseException, task: NduTask) -> None:
         if isinstance(error, PayloadError) and error.bit >= 0:
             error.bit += 8 * task.unit.payload_offset
     elif isinstance(error, MemoryError):
-        raise LimitError("there is not enough memory for the tensor", unit=task.label) from None
+        raise LimitError("not enough memory for the tensor", unit=task.label) from None
 
 
 class _Target:
@@ -158,7 +158,7 @@ class UnitDecoder:
         for arrays in (co_loc, any_sig):
             if arrays and [array.shape for array in arrays] != [part.dims for part in task.parts]:
                 raise MissingReferenceError(
-                    f"the updates before {task.names[0]!r} have not its shape {task.parts[-1].dims}",
+                    f"the updates before {task.names[0]!r} do not have its shape {task.parts[-1].dims}",
                     clause="10.3.4.2.2",
                     rule=Requirement.UPDATE_SHAPE,
                 )
@@ -260,7 +260,7 @@ class UnitDecoder:
         task, payload = self._task, self._task.payload
         if len(payload) != 4 * prod(task.dims):
             raise PayloadError(
-                f"{len(payload)} bytes of raw_float32_parameter are not {task.dims}",
+                f"{len(payload)} bytes of raw_float32_parameter do not match the dimensions {task.dims}",
                 clause="6.3.4.7",
                 rule=Requirement.RAW_SIZE,
             )

@@ -7,7 +7,7 @@ the base model only: their differences are not coded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -110,13 +110,23 @@ class UpdateDecoder:
         self._given = formats.topology_of(topology, limits=limits)
         self._before: Topology | None = None
 
-    def decode(self, data: Bitstream, *, raw: bool = False, jobs: int = 1, executor: Executor | None = None) -> Update:
+    def decode(
+        self,
+        data: Bitstream,
+        progress: Callable[[str], None] | None = None,
+        *,
+        raw: bool = False,
+        jobs: int = 1,
+        executor: Executor | None = None,
+    ) -> Update:
         """Return the tensors of one bitstream by name: full tensors of a base model, differences of an update.
 
         Parameters
         ----------
         data : bytes-like, path or binary file
             A complete bitstream.
+        progress : callable, optional
+            Called with each name as soon as its tensor is decoded.
         raw : bool
             Return the Rec* tensors as coded: no recomposition or scaling, no added WeightUpdateCache (7.3.3), and no
             omitted tensors.
@@ -141,7 +151,7 @@ class UpdateDecoder:
         """
         fork = self.state.fork()
         file = NnrFile(data, self._limits, self._dimensions, self._dtype, topology=self._given, before=self._before)
-        model = file.decode(raw=raw, state=fork, jobs=jobs, executor=executor, warn=False)
+        model = file.decode(progress, raw=raw, state=fork, jobs=jobs, executor=executor, warn=False)
         tensors, zeros = dict(model.tensors), dict[str, Array]()
         if not raw:
             zeros = self._left_out(file, fork)
@@ -188,7 +198,7 @@ class UpdateDecoder:
             try:
                 zeros[name] = np.zeros(shape, stored.dtype)
             except MemoryError:
-                raise LimitError(f"there is not enough memory for {name!r}, which is left out") from None
+                raise LimitError(f"not enough memory for {name!r}, which is skipped") from None
         return zeros
 
     def _remember(self, file: NnrFile, state: UpdateState) -> None:

@@ -176,20 +176,22 @@ def blocks_of(
     declared = {name.casefold(): shape for name, shape in wiring.shapes.items()}  # case of labels is ignored
     for block in model.blocks:
         if (block.g is None) != (block.h is None):
-            raise EncodeError(f"the block of {block.weight!r} has one of g and h; a product takes both")
+            raise EncodeError(f"the block of {block.weight!r} has only one of g and h; a product requires both")
         names = members_of(block)
         for name in names:
             if name not in model.tensors:
-                raise EncodeError(f"the block of {block.weight!r} names {name!r}, which is no tensor of the model")
+                raise EncodeError(
+                    f"the block of {block.weight!r} refers to {name!r}, which is not a tensor of the model"
+                )
             if name in block_of or names.count(name) > 1:
-                raise EncodeError(f"tensor {name!r} is in a block twice, or in two blocks", tensor=name)
+                raise EncodeError(f"tensor {name!r} is in two blocks, or twice in one", tensor=name)
         if block.axis and block.g is not None:
-            raise EncodeError(f"the block of {block.weight!r} has axis {block.axis}; that of a product is 0")
+            raise EncodeError(f"the block of {block.weight!r} has axis {block.axis}; the axis of a product must be 0")
         shapes = {name: declared[name.casefold()] for name in names if name.casefold() in declared}
         optional, is_fitted = block.scale in scales, block.weight in fitted
         known = BlockFacts(block, shapes, {}, False, optional, is_fitted, decomposed.get(block.weight))
         if known.consumes_scale and (block.two_units or block.corner is not None):
-            raise EncodeError(f"the block of {block.weight!r} has a scale, which its form does not hold (7.3.5)")
+            raise EncodeError(f"the block of {block.weight!r} has a scale, which its form cannot represent (7.3.5)")
         block_of |= dict.fromkeys(names, known)
     by_weight = {known.block.weight.casefold(): known for known in block_of.values()}
     for folded in wiring.blocks:
@@ -226,9 +228,9 @@ def plan_block(known: BlockFacts, all_facts: Mapping[str, TensorFacts], config: 
     for plan in plans:
         reason = _misfit(plan, first)
         if block.axis and config.profile == 0:
-            reason = "has its dimensions in another order, which profile 0 does not express"
+            reason = "has its dimensions in another order, which profile 0 cannot represent"
         if reason and (decomposed or known.needs_scale):
-            raise EncodeError(f"tensor {plan.name!r} {reason}, but a block has to hold it (7.3.5)", tensor=plan.name)
+            raise EncodeError(f"tensor {plan.name!r} {reason}, but it belongs to a block (7.3.5)", tensor=plan.name)
         if reason:
             return None
     dims = _dims(block, first.dims, last.dims)
@@ -268,7 +270,7 @@ def plan_block(known: BlockFacts, all_facts: Mapping[str, TensorFacts], config: 
 def _plan_member(facts: TensorFacts) -> tuple[TensorPlan, Array]:
     """Return the plan of a tensor in a block, and its values."""
     if not facts.array.size:
-        raise EncodeError(f"tensor {facts.name!r} is empty, but a block has to hold it (7.3.5)", tensor=facts.name)
+        raise EncodeError(f"tensor {facts.name!r} is empty, but it belongs to a block (7.3.5)", tensor=facts.name)
     return plan_tensor(facts, in_block=True), facts.floats if facts.stored.kind == "f" else facts.array
 
 
@@ -283,7 +285,7 @@ def _product(
     if code or DTYPES[g.data_format] != stored.dtype:
         record = TensorRecord(stored.name, code=code)
         if not config.side_info:
-            raise EncodeError(f"tensor {block.weight!r}, decomposed, needs side information", tensor=block.weight)
+            raise EncodeError(f"the decomposed tensor {block.weight!r} requires side information", tensor=block.weight)
     size = prod(dims) * stored.itemsize
     return TensorPlan(block.weight, dims, g.data_format, g.coding, g.tools, SourceTensor(size), record)
 
@@ -313,7 +315,7 @@ def _fitted(
                 continue
             reason = fit
         if kind == NNR_CPT_LS and known.needs_scale:
-            raise EncodeError(f"tensor {name!r} {reason}, but a block has to hold it (7.3.5)", tensor=name)
+            raise EncodeError(f"tensor {name!r} {reason}, but it belongs to a block (7.3.5)", tensor=name)
         return {}
     return fitted
 
@@ -343,9 +345,9 @@ def _fit(
     if reason := _misfit(plan, weight):
         return reason
     if array.shape != declared or array.size != dims[0] or sum(extent != 1 for extent in declared) > 1:
-        return f"has the shape {array.shape}, not {dims[:1]} as the first dimension of the weight"
+        return f"has shape {array.shape}, not {dims[:1]}, the first dimension of the weight"
     return with_dq_flag(replace(plan, dims=dims[:1]), dq_flag, array, config.qp_density) or (
-        "is too large for a fine step of dependent quantization, which the weight has"
+        "is too large for the fine step size of the weight (dependent quantization)"
     )
 
 
@@ -354,7 +356,7 @@ def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:
     if plan.payload_type == NNR_PT_INT:
         return "has integers, not floats"
     if plan.payload_type != NNR_PT_FLOAT:
-        return "is kept exactly, not quantized as with exact=false"
+        return "is stored losslessly; use exact=false"
     if plan.codebook:
         return "has a codebook of its own"
     if plan.data_format != weight.data_format:

@@ -115,7 +115,7 @@ class _UnitCoder:
         plan = self.plan.tensors["weight"]
         if self.link and self.link.is_residual:
             raise EncodeError(
-                f"tensor {self.plan.name!r} has no step, without which there are no residuals (7.3.4)",
+                f"tensor {self.plan.name!r} has no step size, so it cannot be coded as an update (7.3.4)",
                 tensor=self.plan.name,
             )
         array = as_coded(plan, self.arrays.pop("weight"))
@@ -167,7 +167,7 @@ def code_unit(
     except EncodeError:
         raise
     except ValueError as error:
-        raise EncodeError(f"tensor {plan.name!r} has changed since it was planned: {error}", tensor=plan.name) from None
+        raise EncodeError(f"tensor {plan.name!r} changed during encoding: {error}", tensor=plan.name) from None
     coder.coded.least_bytes, coder.coded.seconds = least, time.perf_counter() - started
     return coder.coded
 

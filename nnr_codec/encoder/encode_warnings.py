@@ -23,7 +23,12 @@ from .unit_layout import is_listed
 
 #: SNR in dB below which a warning names a matrix; the difference in dB to its quality that a matrix may have.
 LEAST_SNR, SPREAD = 20.0, 10.0
-_NO_BLOCKS = "the model has no graph that tells which tensors form a block"
+#: Reason why a step of reduction changed nothing, by its tool.
+_UNCHANGED = {
+    "scale": "no weight can be scaled (docs/guides/steering.md)",
+    "lowrank": "no matrix has fewer parameters as a product of two",
+    "prune": "its ratio is 0",
+}
 
 
 def warn_unmatched(config: EncoderConfig, names: Collection[str]) -> None:
@@ -40,7 +45,7 @@ def check_blocks(config: EncoderConfig, prepared: Prepared) -> None:
     options = [Option(name) for name in ("block", "local_scaling") if getattr(config, name)]
     options += [Option("reduce", repr(str(step))) for step in config.reduction if _needs_blocks(step)]
     if options:
-        raise EncodeError(options[0], f" is impossible: {_NO_BLOCKS}")
+        raise EncodeError(options[0], " requires blocks, but the model has no graph that defines them")
 
 
 def _needs_blocks(step: Step) -> bool:
@@ -64,7 +69,7 @@ def warn_unused(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitP
     if config.topology == "external" and prepared.model.topology is None:
         _warn([(Option("topology", repr("external")), " has no effect: the model has no graph")])
     if config.indexed_references and sum(len(unit.all_ids) for unit in units) < 2:
-        _warn([(Option("indexed_references"), " has no effect: a list takes at least two tensors")])
+        _warn([(Option("indexed_references"), " has no effect: a list requires at least two tensors")])
     _warn(_blocks(config, prepared, units))
     _warn(_tensors(config, prepared, [plan for unit in units for plan in unit.tensors.values()]))
 
@@ -83,20 +88,20 @@ def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]
     no_blocks = not known and not prepared.restored.blocks
     if config.block and not wanted:
         types = Option("compressed_parameter_types")
-        yield Option("block"), " has no effect: ", types, " leaves nothing to code with a weight"
+        yield Option("block"), " has no effect: ", types, " leaves nothing to code together with a weight"
     for step in prepared.unused:
         option = Option("reduce", repr(str(step))) if step in config.reduction else Option("local_scaling")
         if no_blocks and _needs_blocks(step):
             continue
-        if is_listed(prepared.model, config):
+        if step.tool == "scale" and is_listed(prepared.model, config):
             yield option, " has no effect: ", Option("indexed_references"), " leaves no names for scales"
         else:
-            yield option, " has no effect: no weight can be scaled (docs/guides/steering.md)"
+            yield option, f" has no effect: {_UNCHANGED[step.tool]}"
     together = {plan.name for unit in units if unit.compressed_parameter_types for plan in unit.plans}
     plans = {plan.name: plan for unit in units for plan in unit.plans}
     if apart := [plans[name] for name in wanted if name not in together]:
         first = apart[0]
-        reason = "does not fit a unit with the rest" if first.step else "is exact"
+        reason = "exceeds the size of a unit" if first.step else "is exact"
         reason = "has a codebook" if first.codebook else reason
         yield (f"{len(apart)} of {len(wanted)} blocks are coded as separate tensors: {first.name!r} {reason}",)
     default = EncoderConfig.compressed_parameter_types
@@ -130,7 +135,7 @@ def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPl
             ("hessians", any(one.hessian is not None for one in known)),
         ):
             if getattr(config, name) and not used:
-                yield Option(name), " has no effect on any tensor: docs/guides/data-aware.md says what it is for"
+                yield Option(name), " has no effect on any tensor (docs/guides/data-aware.md)"
 
 
 def _is_asked(name: str, value: float | None) -> bool:
@@ -168,11 +173,11 @@ def _is_dependent(plan: TensorPlan, options: TensorOptions) -> bool:
 
 #: Names of options, condition for a tensor on which they have an effect, and reason if no tensor meets it.
 _TENSOR_OPTIONS: tuple[tuple[tuple[str, ...], Callable[[TensorPlan, TensorOptions], bool], str], ...] = (
-    (("qp", "quality"), _is_lossy, "no tensor has floats that may be quantized"),
-    (("scan_order", "row_skipping"), _has_rows, "no tensor that is coded as levels has several rows and columns"),
-    (("dependent_quantization",), _is_dependent, "all tensors are exact, vectors or with a codebook"),
-    (("rate",), _is_optimised, "no matrix is quantized by what bits cost"),
-    (("codebook",), _is_matrix, "no matrix may be quantized"),
+    (("qp", "quality"), _is_lossy, "no tensor has floats that can be quantized"),
+    (("scan_order", "row_skipping"), _has_rows, "no quantized tensor has several rows and columns"),
+    (("dependent_quantization",), _is_dependent, "all tensors are exact, are vectors or use a codebook"),
+    (("rate",), _is_optimised, "no matrix is quantized with a rate"),
+    (("codebook",), _is_matrix, "no matrix can be quantized"),
 )
 
 

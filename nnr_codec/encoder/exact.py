@@ -203,9 +203,10 @@ def _reason(facts: TensorFacts) -> str:
     if stored.kind != "f":
         low, high = facts.bounds
         return (
-            f"tensor {name!r} has integers outside of int32 ({low}..{high}), which only side information holds (7.3.2)"
+            f"tensor {name!r} has integers outside of int32 ({low}..{high}), which only side information can represent "
+            "(7.3.2)"
         )
     return (
-        f"tensor {name!r} has {stored.name} values that float32, the type of raw parameters, does not hold (7.3.4); "
-        "only side information does"
+        f"tensor {name!r} has {stored.name} values that float32, the type of raw parameters, cannot represent (7.3.4); "
+        "only side information can"
     )

@@ -244,13 +244,11 @@ def tensor_facts(
     """
     if array.ndim > DEFAULT_LIMITS.max_dims:
         raise EncodeError(
-            f"tensor {name!r} has {array.ndim} dimensions, more than decoders read with default limits", tensor=name
+            f"tensor {name!r} has {array.ndim} dimensions, which exceeds the default limits of decoders", tensor=name
         )
     stored = stored_type(array.dtype)
     if stored is None:
-        raise EncodeError(
-            f"tensor {name!r} has type {array.dtype}, which is not one of those that are coded", tensor=name
-        )
+        raise EncodeError(f"tensor {name!r} has type {array.dtype}, which is not supported", tensor=name)
     options = config.for_tensor(name)
     known = importance(name, array.shape, config) if config.sensitivity or config.hessians else None
     if axis:
@@ -288,16 +286,16 @@ def native(array: Array) -> Array:
 def check_name(name: str) -> None:
     """Raise EncodeError for a name that the syntax cannot represent, or that exceeds the default limits of decoders."""
     if not isinstance(name, str):
-        raise EncodeError(f"tensor {name!r}: a name is a string")
+        raise EncodeError(f"tensor name {name!r} must be a string")
     if "\0" in name:
-        raise EncodeError(f"tensor {name!r}: a name cannot hold a zero character (6.1.3)", tensor=name)
+        raise EncodeError(f"tensor name {name!r} must not contain a zero character (6.1.3)", tensor=name)
     try:
         fits = fits_name(name)
     except UnicodeEncodeError:
-        raise EncodeError(f"tensor {name!r}: a name is Unicode text", tensor=name) from None
+        raise EncodeError(f"tensor name {name!r} must be valid Unicode", tensor=name) from None
     if not fits:
         raise EncodeError(
-            f"tensor {name[:40]!r}...: decoders with default limits refuse a name of this length", tensor=name
+            f"tensor name {name[:40]!r}... exceeds the default limits of decoders; shorten it", tensor=name
         )
 
 

@@ -73,7 +73,7 @@ def fixed_plan(facts: TensorFacts, in_block: bool = False) -> TensorPlan:
         raise EncodeError(
             f"tensor {facts.name!r} has values that are not finite, which ",
             Option("fixed_point", name),
-            " does not represent",
+            " cannot represent",
             tensor=facts.name,
         )
     form.saturated = _saturated(facts, form)

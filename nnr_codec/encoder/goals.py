@@ -121,7 +121,9 @@ def _weight_qp(
         qp = largest_qp(block, dtype, factors, config, read, reaches, qps)
         if qp is None:
             raise EncodeError(
-                f"no steps of its factors give {block.weight!r} the error that is asked for", tensor=block.weight
+                f"the requested error of {block.weight!r} cannot be reached with any step sizes of its factors; "
+                "allow a larger error",
+                tensor=block.weight,
             )
         return qp
     if options.qp is not None or config.target_size is not None or config.target_ratio is not None:

@@ -63,18 +63,20 @@ def checked(kinds: Mapping[str, Sequence[float] | None]) -> dict[str, tuple[floa
     pruning: 0 to 1), or a map has no points or more than 254.
     """
     if not kinds:
-        raise EncodeError("no map to measure")
+        raise EncodeError("no maps are given")
     if not isinstance(kinds, Mapping):
-        raise EncodeError(f"maps are kinds with their points, such as {{'sparsification': None}}, not {kinds!r:.200}")
+        raise EncodeError(
+            f"maps must be a mapping from kinds to points, such as {{'sparsification': None}}, got {kinds!r:.200}"
+        )
     found: dict[str, tuple[float, ...] | None] = {}
     for kind, points in kinds.items():
         if kind not in STEPS:
-            raise EncodeError(f"there is no map of {kind!r}; there are {', '.join(STEPS)}")
+            raise EncodeError(f"unknown map {kind!r}; choose from {', '.join(STEPS)}")
         if not (points is None or isinstance(points, Iterable)):
-            raise EncodeError(f"points of a {kind} map are a sequence of numbers, or None, not {points!r:.200}")
+            raise EncodeError(f"points of a {kind} map must be a sequence of numbers or None, got {points!r:.200}")
         found[kind] = rounded = None if points is None else tuple(dict.fromkeys(_point(kind, one) for one in points))
         if rounded is not None and not 0 < len(rounded) <= MOST_ROWS:
-            raise EncodeError(f"a {kind} map has 1 to {MOST_ROWS} points, not {len(rounded)} (6.3.4.3)")
+            raise EncodeError(f"a {kind} map must have 1 to {MOST_ROWS} points, got {len(rounded)} (6.3.4.3)")
     return found
 
 
@@ -127,15 +129,15 @@ def _row(kind: str, point: float, model: Model, prepared: Prepared, score: objec
     accuracy, classes = _accuracies(score)
     given = tuple(one for one in classes if one is not None)
     if len(given) > MOST_CLASSES[kind]:
-        raise EncodeError(f"a row of a {kind} map has at most {MOST_CLASSES[kind]} classes, not {len(given)} (6.3.4.3)")
+        raise EncodeError(f"a row of a {kind} map has at most {MOST_CLASSES[kind]} classes, got {len(given)} (6.3.4.3)")
     if kind == "decomposition":
         if len(given) < len(classes):
-            raise EncodeError("a decomposition map has no mask that could leave out classes (6.3.4.3)")
+            raise EncodeError("a decomposition map must have the accuracies of all classes (6.3.4.3)")
         return DecompositionRow(point, accuracy, _rounded(_parameters(prepared.model) / _parameters(model)), given)
     mask = sum(1 << k for k, one in enumerate(reversed(classes)) if one is not None)
     if mask >= MASKS:
         most = MASKS.bit_length() - 1
-        raise EncodeError(f"the last {most} classes at most can have accuracies of their own: give None for the others")
+        raise EncodeError(f"only the last {most} classes can have accuracies; use None for the others")
     if kind == "pruning":
         return PruningRow(point, accuracy, mask, given)
     names = _matrices(model)
@@ -155,7 +157,8 @@ def _accuracies(score: Any) -> tuple[float, tuple[float | None, ...]]:
         return _rounded(accuracy), tuple(None if one is None else _rounded(one) for one in classes)
     except (TypeError, ValueError):
         raise EncodeError(
-            f"an evaluation gives a finite number, or that and a sequence of those of the classes, not {score!r:.200}"
+            f"an evaluation must return a finite number, optionally with a sequence of accuracies of classes, "
+            f"got {score!r:.200}"
         ) from None
 
 
@@ -181,7 +184,7 @@ def _point(kind: str, point: object) -> float:
         rounded = -1.0
     most, told = (1.0, "from 0 to 1") if kind == "pruning" else (inf, "of at least 0")
     if not 0 <= rounded <= most:
-        raise EncodeError(f"a point of a {kind} map is a number {told}, not {point!r:.200}")
+        raise EncodeError(f"a point of a {kind} map must be a number {told}, got {point!r:.200}")
     return rounded
 
 
@@ -196,7 +199,9 @@ def _ladder(model: Model, kind: str) -> Sequence[float]:
     found = np.concatenate([magnitudes(np.asarray(model.tensors[name])) for name in names])
     found = found[np.isfinite(found)]
     if not found.size:
-        raise EncodeError(f"there are no finite weights to choose the points of a {kind} map by")
+        raise EncodeError(
+            f"the model has no finite weights, so the points of a {kind} map cannot be chosen; give points"
+        )
     if kind == "decomposition":
         with np.errstate(over="ignore"):
             mean = float(np.square(found, dtype=np.float64).mean())

@@ -91,7 +91,7 @@ def _difference(facts: TensorFacts) -> TensorPlan:
     if plan is None:
         most = "float32" if facts.stored.kind == "f" else "int32"
         raise EncodeError(
-            f"the update of tensor {facts.name!r} is not what {most} holds: give it whole (7.3.2, 7.3.4)",
+            f"the update of tensor {facts.name!r} exceeds {most} (7.3.2, 7.3.4); pass it in whole",
             tensor=facts.name,
         )
     return plan
@@ -137,13 +137,13 @@ def _unsaid(facts: TensorFacts) -> tuple[str, ...]:
     """Return the reason why NNR cannot represent a tensor without side information."""
     shape = facts.array.shape
     if facts.context.is_bits:
-        what = "changes by a difference of bit patterns, which NNR does not express"
+        what = "changes by a difference of bit patterns, which NNR cannot represent"
     elif not facts.array.size or not shape:
-        what = f"{'is empty' if shape else 'has no dimensions'}: shape {shape}, which NNR does not express"
+        what = f"{'is empty' if shape else 'has no dimensions'}: shape {shape}, which NNR cannot represent"
     elif facts.config.profile == 0:
-        what = f"has type {facts.stored.name}, which profile 0 does not express (7.2)"
+        what = f"has type {facts.stored.name}, which profile 0 cannot represent (7.2)"
     else:
-        what = f"has type {facts.stored.name}, which NNR does not express (Table 15)"
+        what = f"has type {facts.stored.name}, which NNR cannot represent (Table 15)"
     return f"tensor {facts.name!r} {what}; use ", Option("side_info", True)
 
 

@@ -76,9 +76,9 @@ def preamble(
     for unit in units:
         if config.max_unit_size is not None and len(unit) > config.max_unit_size:
             raise EncodeError(
-                f"a unit that carries no tensor, such as a topology, has {len(unit):,} bytes, more than ",
+                f"a unit without tensors, such as a topology, has {len(unit):,} bytes, more than ",
                 Option("max_unit_size", config.max_unit_size),
-                ", and is not divided (6.4.3.1)",
+                ", but only tensors can be split (6.4.3.1)",
             )
     return units, references
 
@@ -99,7 +99,7 @@ def _units(
     own = links.elements if links else {}
     if "base_model_id" in told and "base_model_id" in own:
         raise EncodeError(
-            Option("performance"), " has a base_model_id, but an update says itself what it builds on (6.4.4.3)"
+            Option("performance"), " has a base_model_id, which the update sets itself (6.4.4.3); remove it"
         )
     start = NnrStartUnitHeader(general_profile_idc=config.profile)
     yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_STR, detail=start), None, session)
@@ -127,7 +127,7 @@ def _units(
 
 def _topology(topology: Topology, config: EncoderConfig, session: Session) -> bytes:
     if not topology.data.strip(b"\0"):
-        raise EncodeError("a topology of no bytes, or of zeros, says that there is none (B.4): leave it out")
+        raise EncodeError("a topology that is empty or zero means no topology (B.4); remove it")
     storage = _storage_format(topology.format)
     compression, data = _carried(topology.data, storage, "topology", config)
     return _topology_unit(session, storage, compression, topology_data=data)
@@ -161,7 +161,7 @@ def _storage_format(name: str) -> int:
         if known == name:
             return number
     known_names = ", ".join(repr(known) for known in TOPOLOGY_FORMATS.values())
-    raise EncodeError(f"a topology of format {name!r} has no number (Table 4); there are {known_names}")
+    raise EncodeError(f"topology format {name!r} has no number (Table 4); choose from {known_names}")
 
 
 def _carried(data: bytes, storage: int, what: str, config: EncoderConfig) -> tuple[int, bytes]:
@@ -170,9 +170,9 @@ def _carried(data: bytes, storage: int, what: str, config: EncoderConfig) -> tup
         try:
             data.decode()
         except UnicodeDecodeError:
-            raise EncodeError(f"the NNEF {what} is not UTF-8, as A.4 asks") from None
+            raise EncodeError(f"the NNEF {what} is not UTF-8 (A.4)") from None
         if 0 in data:
-            raise EncodeError(f"the NNEF {what} holds a zero byte, which would end it (A.4)")
+            raise EncodeError(f"the NNEF {what} contains a zero byte, which would end it (A.4)")
         data += b"\0"
     deflated = zlib.compress(data, 9)
     if config.deflate_topology and len(deflated) < len(data):
@@ -185,10 +185,12 @@ def _record(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideI
     records = {plan.name: plan.record for unit in units for plan in unit.plans if plan.record}
     record = SideInfo(records, model.format, model.metadata) if records or model.metadata else SideInfo()
     if record and not config.side_info:
-        raise EncodeError("the model has metadata, which only side information holds; use ", Option("side_info", True))
+        raise EncodeError(
+            "the model has metadata, which only side information can represent; use ", Option("side_info", True)
+        )
     size = len(record.to_bytes()) if record else 0
     if size > DEFAULT_LIMITS.max_side_info_bytes:
-        raise EncodeError(f"decoders with default limits refuse side information of {size:,} bytes")
+        raise EncodeError(f"side information of {size:,} bytes exceeds the default limits of decoders")
     return record
 
 

@@ -105,8 +105,8 @@ class Prepared:
         known = [name for name in known if is_matrix(*described(self.model.tensors, name))]
         found = [name for name in known if self.may_change(name)]
         if not found:
-            why = ": rules keep them, or they are tied to others" if known else ""
-            raise EncodeError(Option("reduce"), f": there is no float matrix among the tensors {tensors!r}{why}")
+            why = " that may change: rules keep them, or they are tied to others" if known else ""
+            raise EncodeError(Option("reduce"), f": no tensor that matches {tensors!r} is a float matrix{why}")
         return found
 
     def may_change(self, name: str) -> bool:

@@ -134,8 +134,7 @@ def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Impo
     if hessian is not None and hessian.shape != (columns, columns):
         raise EncodeError(
             Option("hessians"),
-            f" of {name!r} have shape {hessian.shape}, but the tensor has rows of {columns}; "
-            f"they take {(columns, columns)}",
+            f" of {name!r} have shape {hessian.shape}, but the tensor has rows of {columns}; use {(columns, columns)}",
             tensor=name,
         )
     if hessian is not None and hessian.size:
@@ -152,7 +151,7 @@ def check_names(model: Model, config: EncoderConfig) -> None:
     for option, given in (("sensitivity", config.sensitivity), ("hessians", config.hessians)):
         for name in given or ():
             if name not in model.tensors:
-                raise EncodeError(Option(option), f": {name!r} is no tensor of the model", tensor=name)
+                raise EncodeError(Option(option), f": {name!r} is not a tensor of the model", tensor=name)
 
 
 def relative_costs(found: Mapping[str, float]) -> dict[str, float]:

@@ -132,4 +132,4 @@ def _elsewhere(
 
 
 def _too_large(names: Sequence[str]) -> LimitError:
-    return LimitError("there is not enough memory to encode it", unit=f"tensor {names[0]!r}")
+    return LimitError("not enough memory to encode it", unit=f"tensor {names[0]!r}")

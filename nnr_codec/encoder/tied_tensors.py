@@ -26,7 +26,7 @@ def tied_tensors(model: Model, config: EncoderConfig, block_of: Mapping[str, Blo
             continue  # the record cannot refer to an empty name
         array, other = np.asarray(model.tensors[name]), np.asarray(model.tensors[target])
         if not _same(array, other):
-            raise EncodeError(f"tensor {name!r} is said to be tied to {target!r}, but is another", tensor=name)
+            raise EncodeError(f"tensor {name!r} is declared as tied to {target!r}, but differs from it", tensor=name)
         if array.size:
             tied[name] = target
     if type(model.tensors) is dict and config.side_info:
@@ -49,11 +49,11 @@ def _target(name: str, model: Model) -> str:
     target = name
     for _ in range(len(model.aliases) + 1):
         if target not in model.tensors:
-            raise EncodeError(f"{name!r} is said to be tied to {target!r}, which is no tensor of the model")
+            raise EncodeError(f"{name!r} is declared as tied to {target!r}, which is not a tensor of the model")
         if target not in model.aliases:
             return target
         target = model.aliases[target]
-    raise EncodeError(f"tensor {name!r} is said to be tied to tensors that are tied to each other", tensor=name)
+    raise EncodeError(f"tensor {name!r} is declared as tied in a cycle", tensor=name)
 
 
 def _changed_by_block(name: str, block_of: Mapping[str, Block]) -> bool:

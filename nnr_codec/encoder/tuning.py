@@ -60,12 +60,12 @@ def tune(
     and decodes with given options.
     """
     if not tolerance >= 0:
-        raise EncodeError(Option("tolerance"), f" {tolerance} is not a number of at least 0")
+        raise EncodeError(Option("tolerance"), f" must be a number of at least 0, got {tolerance}")
     if budget < 2:
         raise EncodeError(Option("budget"), f" must be at least 2 evaluations, got {budget}")
     if config.target_size is not None or config.target_ratio is not None:
         name = "target_ratio" if config.target_size is None else "target_size"
-        raise EncodeError(Option(name), " leaves nothing to tune; leave it out")
+        raise EncodeError(Option(name), " leaves nothing to tune; remove it")
     read = TensorReader(prepared)
     with Pool() as pool:
         config = with_density(resolve_goals(prepared, config, read, pool, restored=restored))
@@ -117,7 +117,9 @@ class _Tuner:
                 low, high = low - RANGE * OCTAVE, low
                 if low >= -FINER * RANGE * OCTAVE and self.evaluations < self.budget:
                     continue
-                raise EncodeError(f"no steps keep the score within {self.tolerance:g} of {self.reference:g}")
+                raise EncodeError(
+                    f"no step sizes keep the score within {self.tolerance:g} of {self.reference:g}; raise the tolerance"
+                )
         while high - low > OCTAVE // 2 and self.evaluations < self.budget:
             middle = (low + high) // 2
             # Half of the tolerance is reserved for groups of tensors.

@@ -214,7 +214,7 @@ class _Layout:
         """Return the plan of a tied tensor, which has no unit."""
         if not self.config.side_info:
             raise EncodeError(
-                f"tensor {name!r} is tied to {target!r}, which only side information says; use ",
+                f"tensor {name!r} is tied to {target!r}, which only side information can represent; use ",
                 Option("side_info", True),
                 tensor=name,
             )
@@ -354,5 +354,5 @@ def element_ids(model: Model, listed: bool = False) -> list[str]:
     ids = [changed.get(name, name) for name in model.tensors if name not in shared]
     if len(set(ids)) < len(ids):
         twice = next(name for k, name in enumerate(ids) if name in ids[:k])
-        raise EncodeError(f"{twice!r} would be the name of two tensors; topology element ids are unique (6.2.3)")
+        raise EncodeError(f"two tensors would have the name {twice!r}; topology element ids must be unique (6.2.3)")
     return ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, overload
 
@@ -68,6 +68,7 @@ def apply_update(
     *,
     limits: Limits | None = None,
     check: bool = True,
+    progress: Callable[[str], None] | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
 ) -> Model: ...
@@ -78,6 +79,7 @@ def apply_update(
     *,
     limits: Limits | None = None,
     check: bool = True,
+    progress: Callable[[str], None] | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
 ) -> dict[str, Array]: ...
@@ -87,6 +89,7 @@ def apply_update(
     *,
     limits: Limits | None = None,
     check: bool = True,
+    progress: Callable[[str], None] | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
 ) -> Model | dict[str, Array]:
@@ -107,6 +110,8 @@ def apply_update(
     check : bool
         Require that the base is the one that the update names; other software may name its base in another form, which
         is not checked. False: use the base as it is, without folding.
+    progress : callable, optional
+        Called with the name of each tensor of a bitstream as soon as it is decoded.
     jobs, executor
         As for :func:`nnr_codec.decode`.
 
@@ -136,13 +141,13 @@ def apply_update(
         if not isinstance(file, NnrFile):
             file = NnrFile(file, limits, before=model.topology)
         if not file.is_update:
-            raise FormatError("the bitstream holds a whole model, and no update of one")
+            raise FormatError("the bitstream is a whole model, not an update")
         model = _checked(model, file.performance.base_model_id, check)
         whole = file.whole
         for name, info in file.info.items():  # before any allocation
             if name not in whole:
                 _check_shape(name, info.shape, model)
-        content = file.decode(state=UpdateState(), allow_missing=True, jobs=jobs, executor=executor)
+        content = file.decode(progress, state=UpdateState(), allow_missing=True, jobs=jobs, executor=executor)
         change = _Change(dict(content.tensors), whole, None, content.metadata, content.topology)
         del content  # releases each difference after it is added
     tensors = _sums(model, change)
@@ -187,12 +192,10 @@ def _checked(base: Model, wanted: str | None, check: bool) -> Model:
 def _check_shape(name: str, shape: tuple[int, ...], base: Model) -> None:
     """Raise FormatError unless a tensor of the base may have a difference of this shape."""
     if name not in base.tensors:
-        raise FormatError(
-            f"the update has a difference of tensor {name!r}, which is no tensor of the base", tensor=name
-        )
+        raise FormatError(f"the update has a difference of tensor {name!r}, which the base model lacks", tensor=name)
     _, known = formats.described(base, name)
     if not fits(shape, known):
-        raise FormatError(f"the update has a difference of shape {shape} of tensor {name!r}, whose shape is {known}")
+        raise FormatError(f"the update has a difference of shape {shape} for tensor {name!r} of shape {known}")
 
 
 def _sums(base: Model, change: _Change) -> dict[str, Array]:

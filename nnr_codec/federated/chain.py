@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -109,6 +109,7 @@ def links(
     *,
     names: Sequence[str] = (),
     limits: Limits | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Iterator[Model | dict[str, Array]]:
     """Yield the model after each update.
 
@@ -118,11 +119,13 @@ def links(
         As for :func:`chain_updates`.
     names : sequence of str
         Names of the base and of each update in errors.
+    progress : callable, optional
+        As for :func:`apply_update`.
 
     Raises the errors of :func:`chain_updates`.
     """
     if isinstance(updates, (str, os.PathLike, bytes, bytearray, memoryview)):
-        raise TypeError("updates are a list of bitstreams, not one of them")
+        raise TypeError("updates must be a list of bitstreams, got a single one")
     limits, updates = limits or Limits(), list(updates)
     names = names or ["the base", *map(_name, updates, count(1))]
     contents = [_content(update, limits) for update in updates]
@@ -133,7 +136,8 @@ def links(
             lineage = Lineage.parse(base_of(content, limits))
             if lineage and lineage.base.startswith(DIGEST) and lineage.base != (found := found or identity(base)):
                 raise MissingReferenceError(f"the update is for the model {lineage.base}; {names[0]} is {found}")
-            model = apply_update(model, decoder.decode(content) if lineage else content, limits=limits)
+            change = decoder.decode(content, progress) if lineage else content
+            model = apply_update(model, change, limits=limits, progress=progress)
         except MissingReferenceError as error:
             if (message := _astray(k, base, model, contents, names, limits)) is None:
                 error.add_note(names[k + 1])
@@ -160,9 +164,9 @@ def _astray(
     before = f"the model after {names[k]}" if k else names[0]
     message = f"{names[k + 1]} is an update of {_short(wanted)}, {before} is {_short(found)}"
     if len(contents) == 1:
-        return f"{message}; give the model that it updates"
+        return f"{message}; use the model that it updates"
     leader = _leader(wanted, base, contents, names, limits)
-    return f"{message}; " + (f"it follows {leader}" if leader else "none of the others leads there")
+    return f"{message}; " + (f"it follows {leader}" if leader else "none of the other updates produces that model")
 
 
 def _leader(

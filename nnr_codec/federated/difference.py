@@ -131,7 +131,7 @@ def fits(shape: Sequence[int], other: Sequence[int]) -> bool:
 def _stored(array: Array) -> StoredType:
     stored = stored_type(array.dtype)
     if stored is None:
-        raise FormatError(f"no model here has tensors of {array.dtype}")
+        raise FormatError(f"tensors of type {array.dtype} are not supported")
     return stored
 
 
@@ -181,7 +181,7 @@ def _float_sum(base: Array, array: Array, stored: StoredType) -> Array:
         # Adding 0 may change the sign of a zero; the bits of NaN results depend on the machine.
         np.copyto(total.view(stored.pattern), bit_patterns(base), where=(added == 0) | ~finite)
         if not np.isfinite(total[finite]).all():
-            raise FormatError(f"base and difference add up to more than {stored.name} holds")
+            raise FormatError(f"the sum of base and difference exceeds the range of {stored.name}")
     return total.reshape(base.shape)
 
 

@@ -112,13 +112,13 @@ def binary_ternary_of(sbt: float | None, sbt_ternary: float | None, config: Enco
     """Return the quantization of two options, or None; EncodeError for invalid or ineffective values."""
     for name, part in (("sbt", sbt), ("sbt_ternary", sbt_ternary)):
         if part is not None and not _is_part(part):
-            raise EncodeError(Option(name), f" is a number within 0..1, not {part!r}")
+            raise EncodeError(Option(name), f" must be a number from 0 to 1, got {part!r}")
     if sbt is not None and config.exact:
         raise EncodeError(Option("exact", True), " keeps every bit, so ", Option("sbt"), " has no effect")
     if sbt is not None:
         return BinaryTernary(float(sbt), TERNARY if sbt_ternary is None else float(sbt_ternary))
     if sbt_ternary is not None:
-        raise EncodeError(Option("sbt_ternary"), " needs ", Option("sbt"))
+        raise EncodeError(Option("sbt_ternary"), " requires ", Option("sbt"))
     return None
 
 

@@ -81,6 +81,7 @@ def encode_update(
     sbt: float | None = None,
     sbt_ternary: float | None = None,
     report: EncodeReport | None = None,
+    progress: Callable[[TensorReport], None] | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
     **options: Unpack[EncoderOptions],
@@ -102,6 +103,8 @@ def encode_update(
         As for :class:`UpdateEncoder`. The differences quantized this way are held in memory together.
     report : EncodeReport, optional
         Filled with sizes, errors and statistics of the coded differences; ``ratio`` is relative to all of ``new``.
+    progress : callable, optional
+        Called with a TensorReport after each changed tensor.
     jobs, executor, options
         As for :func:`nnr_codec.encode`.
 
@@ -128,7 +131,8 @@ def encode_update(
         before, after, settings = fold(before), fold(after), replace(settings, fold_batchnorm=False)
     if missing := [name for name in before.tensors if name not in after.tensors]:
         raise EncodeError(
-            f"tensor {missing[0]!r} of the base is missing; an update cannot take it away", tensor=missing[0]
+            f"tensor {missing[0]!r} of the base model is missing, but an update cannot remove tensors",
+            tensor=missing[0],
         )
     warn_unmatched(settings, after.tensors)
     warn_not_update(settings)
@@ -157,12 +161,14 @@ def encode_update(
         settings = _steps(model, whole, settings, lossless)
     prepared = Prepared(model, model, links=links, source=after)
     if report is None:
-        return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=asked))
+        return b"".join(encode_units(prepared, settings, progress, jobs=jobs, executor=executor, asked=asked))
     report.config = asked
     notes, witness, started = Notes(prepared, report), Witness(prepared, report), time.perf_counter()
 
     def note(tensor: TensorReport) -> None:
         notes.take(tensor)
+        if progress:
+            progress(tensor)
 
     units = []
     for unit in encode_units(prepared, settings, note, jobs=jobs, executor=executor, statistics=True, asked=asked):
@@ -315,12 +321,13 @@ class UpdateEncoder:
         **options: Unpack[EncoderOptions],
     ) -> None:
         if parent not in PARENTS:
-            raise EncodeError(Option("parent"), f" {parent!r}: there are {', '.join(PARENTS)}")
+            raise EncodeError(Option("parent"), f" {parent!r} is unknown; choose from {', '.join(PARENTS)}")
         if not isinstance(device_id, (int, np.integer)) or not 0 <= device_id < DEVICES:
-            raise EncodeError(Option("device_id"), f" is a whole number from 0 to {DEVICES - 1}, not {device_id!r}")
+            raise EncodeError(Option("device_id"), f" must be an integer from 0 to {DEVICES - 1}, got {device_id!r}")
         if parent in ("sha256", "sha512") and state is not None and not state.keep_digests:
             raise EncodeError(
-                Option("parent"), f" {parent!r}: the state has no digests; UpdateState(keep_digests=True) has"
+                Option("parent"),
+                f" {parent!r} requires digests, which the state lacks; use UpdateState(keep_digests=True)",
             )
         for name, part in (("sparsity", sparsity), ("structured_sparsity", structured_sparsity)):
             if part is not None and not (isfinite(part) and 0 <= part <= 1):
@@ -328,7 +335,7 @@ class UpdateEncoder:
         self._config, self._device_id, self._parent = _settings(UpdateEncoder, config, options), int(device_id), parent
         if self._config.fold_batchnorm:
             raise EncodeError(
-                Option("fold_batchnorm"), " does not apply to differences; fold the models (nnr_codec.folded)"
+                Option("fold_batchnorm"), " does not apply to differences; fold the models with nnr_codec.folded"
             )
         self._base_model_id = base_model_id
         self._sparsity, self._structured_sparsity = sparsity, structured_sparsity
@@ -376,7 +383,7 @@ class UpdateEncoder:
         """
         whole = dict(whole or {})
         if both := update.keys() & whole.keys():
-            raise EncodeError(f"tensor {min(both)!r} is given as a difference and whole", tensor=min(both))
+            raise EncodeError(f"tensor {min(both)!r} is given both as a difference and whole", tensor=min(both))
         given = {name: _codable(name, array) for name, array in update.items()}
         wanted = total = self.feedback.add(given) if self.feedback else given
         if self._sparsity is not None:
@@ -519,14 +526,14 @@ def _settings(function: Callable[..., Any], config: EncoderConfig | None, option
     """Return the options for updates; EncodeError for options that do not apply to updates."""
     settings = configured(function, config, options, "update")
     if settings.profile == 0:
-        raise EncodeError(Option("profile"), " 0 has no updates (6.3.3.7); use ", Option("profile"), " 1")
+        raise EncodeError(Option("profile"), " 0 does not support updates (6.3.3.7); use ", Option("profile"), " 1")
     if settings.block or settings.local_scaling:
         name = "block" if settings.block else "local_scaling"
-        raise EncodeError(Option(name), " is for whole models, not for differences")
+        raise EncodeError(Option(name), " applies to whole models only, not to differences")
     if settings.reduction:
-        raise EncodeError(Option("reduce"), " is for whole models, not for differences")
+        raise EncodeError(Option("reduce"), " applies to whole models only, not to differences")
     if settings.fixed_point is not None:
-        raise EncodeError(Option("fixed_point"), " is for whole models, not for differences")
+        raise EncodeError(Option("fixed_point"), " applies to whole models only, not to differences")
     if settings.nnr_pre and settings.dependent_quantization:
         raise EncodeError(
             Option("nnr_pre"),
@@ -552,15 +559,15 @@ def _codable(name: str, array: Array) -> Array:
     array = array.reshape(array.shape or 1)
     if stored is None or (stored.kind != "f" and stored.kind not in "iu"):
         raise EncodeError(
-            f"tensor {name!r} has type {array.dtype}, in which there are no differences: give it whole", tensor=name
+            f"tensor {name!r} has type {array.dtype}, which does not support differences; pass it in whole", tensor=name
         )
     if stored.kind == "f":
         array = native(array if stored.name in ("float32", "float64") else array.astype(np.float32))
         if not np.isfinite(array).all():
-            raise EncodeError(f"the update of tensor {name!r} is not finite: give it whole", tensor=name)
+            raise EncodeError(f"the update of tensor {name!r} is not finite; pass it in whole", tensor=name)
         return array
     if not _in_int32(array):
-        raise EncodeError(f"the update of tensor {name!r} exceeds 32 bits: give it whole", tensor=name)
+        raise EncodeError(f"the update of tensor {name!r} exceeds 32 bits; pass it in whole", tensor=name)
     return array.astype(np.int32)
 
 

@@ -76,6 +76,11 @@ class LazyTensors(Mapping[str, Array]):
     def __init__(self, files: Sequence[tuple[Path, tuple[int, ...]]], entries: Mapping[str, Entry]) -> None:
         self._files, self._entries = files, entries
 
+    @property
+    def files(self) -> list[Path]:
+        """Files that contain the tensors."""
+        return [path for path, _ in self._files]
+
     def __getitem__(self, name: str) -> Array:
         entry = self._entries[name]
         path, checked = self._files[entry.file]

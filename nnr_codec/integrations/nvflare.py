@@ -37,7 +37,7 @@ try:
     from nvflare.apis.fl_context import FLContext
     from nvflare.apis.shareable import Shareable, make_copy
 except ImportError:
-    raise MissingDependencyError("this needs the package nvflare: pip install 'nnr_codec[nvflare]'") from None
+    raise MissingDependencyError("the package nvflare is required; pip install 'nnr_codec[nvflare]'") from None
 
 KINDS = [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF]
 #: Keys in the data of a DXO: the bitstream; types and shapes of differences that it does not contain; values that are
@@ -115,7 +115,7 @@ class NNREncode(_NNRFilter):
     ) -> None:
         super().__init__(KINDS)
         if jobs < 1:
-            raise EncodeError(f"jobs is {jobs}, which leaves nobody to work")
+            raise EncodeError(f"jobs must be at least 1, got {jobs}")
         # Attributes have the names of the parameters, because NVFlare writes them into the configuration of a job.
         self.preset, self.options, self.jobs = preset, options, jobs
         self.error_feedback, self.sparsity = error_feedback, sparsity
@@ -135,7 +135,7 @@ class NNREncode(_NNRFilter):
         arrays, values, is_torch = _tensors(dxo.data)
         if self.get_prop(FilterContextKey.CHAIN_TYPE) == FilterChainType.TASK_DATA_CHAIN:
             if self.error_feedback:
-                raise EncodeError("error_feedback is for what clients send")
+                raise EncodeError("error_feedback applies only to data that clients send")
             arrays = self._typed(arrays)
             schema: Schema = {name: array.shape for name, array in arrays.items()} | dict.fromkeys(values)
             types: Types = {name: array.dtype for name, array in arrays.items()}
@@ -254,7 +254,7 @@ class NNRDecode(_NNRFilter):
                 return _new(dxo, self._decode(dxo, sent))
             if sent is None or dxo.data_kind == DataKind.METRICS:
                 return None
-            raise FormatError("a model was sent, and this is none")  # NVFlare would treat it as a model
+            raise FormatError("expected a model, because a model was sent")  # NVFlare would treat it as a model
         except Exception as error:
             peer = fl_ctx.get_peer_context()
             sender = peer.get_identity_name() if isinstance(peer, FLContext) else "an unknown sender"
@@ -269,10 +269,10 @@ class NNRDecode(_NNRFilter):
         for name, info in file.info.items():
             shape = declared[name][1] if name in declared else info.shape
             if info.parameters != prod(shape):
-                raise FormatError(f"tensor {name!r} of shape {info.shape} cannot have shape {shape}", tensor=name)
+                raise FormatError(f"tensor {name!r} of shape {info.shape} cannot be reshaped to {shape}", tensor=name)
             shapes[name] = shape
         if both := values.keys() & shapes.keys():
-            raise FormatError(f"{min(both)!r} is a tensor and a value")
+            raise FormatError(f"{min(both)!r} is both a tensor and a value")
         shapes |= dict.fromkeys(values)
         if sent:
             _check_sent(shapes, is_torch, sent)
@@ -332,9 +332,9 @@ def _tensors(data: Mapping[str, Any]) -> tuple[dict[str, Array], Content, bool]:
         elif isinstance(value, PLAIN):
             values[name] = value
         else:
-            raise EncodeError(f"{name!r} is no array and no tensor, but {type(value).__name__}")
+            raise EncodeError(f"{name!r} must be an array or a tensor, got {type(value).__name__}")
     if len(kinds) > 1:
-        raise EncodeError("some tensors are numpy's, and some PyTorch's")
+        raise EncodeError("numpy arrays and PyTorch tensors cannot be mixed")
     return arrays, values, True in kinds
 
 
@@ -342,14 +342,14 @@ def _content(data: Mapping[str, Any]) -> tuple[bytes, Content, Content, bool]:
     """Return the data of NNREncode in a DXO; FormatError if it has none."""
     found = data.get(BITSTREAM), data.get(TYPES, {}), data.get(VALUES, {}), data.get(TORCH, False)
     if BITSTREAM not in data:
-        raise FormatError("there is no bitstream: where this decodes, an NNREncode has to encode")
+        raise FormatError("the message has no bitstream; use NNREncode on the sending side")
     if data.keys() - {BITSTREAM, TYPES, VALUES, TORCH} or not all(
         isinstance(part, kind) for part, kind in zip(found, (bytes, dict, dict, bool), strict=True)
     ):
-        raise FormatError("what is beside the bitstream is not what NNREncode writes")
+        raise FormatError("the data beside the bitstream is not in the format of NNREncode")
     for name, value in found[2].items():
         if not isinstance(name, str) or not isinstance(value, PLAIN):
-            raise FormatError(f"value {name!r} is {type(value).__name__}")
+            raise FormatError(f"value {name!r} has the unsupported type {type(value).__name__}")
     return found  # type: ignore[return-value]  # checked above
 
 
@@ -362,9 +362,9 @@ def _declared(types: Content, limits: Limits) -> dict[str, tuple[np.dtype[Any], 
             dtype, extents = entry
             stored, shape = STORED_TYPES[dtype], tuple(extents)
         except (TypeError, ValueError, KeyError):
-            raise FormatError(f"tensor {name!r}: {entry!r:.80} is no type and shape", tensor=name) from None
+            raise FormatError(f"tensor {name!r}: {entry!r:.80} is not a type and a shape", tensor=name) from None
         if not all(type(extent) is int and extent >= 0 for extent in shape):
-            raise FormatError(f"tensor {name!r}: {shape!r:.80} is no shape", tensor=name)
+            raise FormatError(f"tensor {name!r}: {shape!r:.80} is not a shape", tensor=name)
         budget.tensor(shape, stored.itemsize, f"tensor {name!r}")
         declared[name] = stored.dtype, shape
     return declared
@@ -375,18 +375,18 @@ def _check_sent(shapes: Schema, is_torch: bool, sent: Sent) -> None:
     schema, _, were_torch = sent
     for name, shape in shapes.items():
         if name not in schema:
-            raise LimitError(f"tensor {name!r} is not one of the {len(schema)} that were sent", tensor=name)
+            raise LimitError(f"tensor {name!r} is not one of the {len(schema)} sent tensors", tensor=name)
         if shape != schema[name]:
-            raise LimitError(f"tensor {name!r} has shape {shape}; what was sent has {schema[name]}", tensor=name)
+            raise LimitError(f"tensor {name!r} has shape {shape}; the sent tensor has {schema[name]}", tensor=name)
     if is_torch != were_torch:
-        raise LimitError(f"these are tensors of {'PyTorch' if is_torch else 'numpy'}; what was sent were not")
+        raise LimitError(f"these are tensors of {'PyTorch' if is_torch else 'numpy'}; the sent tensors were not")
 
 
 def _limits(given: str | Mapping[str, Any] | None) -> Limits:
     if given is None or isinstance(given, Mapping):
         return Limits(**(given or {}))
     if given not in ("strict", "unlimited"):
-        raise ValueError(f"limits {given!r}: there are 'strict' and 'unlimited', and fields of nnr_codec.Limits")
+        raise ValueError(f"limits {given!r} are unknown; use 'strict', 'unlimited' or fields of nnr_codec.Limits")
     return Limits.strict() if given == "strict" else Limits.unlimited()
 
 
@@ -408,7 +408,7 @@ def _from_torch(name: str, tensor: Any) -> Array:
     """Return a PyTorch tensor as an array, sharing memory if possible."""
     stored = STORED_TYPES.get(str(tensor.dtype).rpartition(".")[2])
     if stored is None:
-        raise EncodeError(f"tensor {name!r} has type {tensor.dtype}", tensor=name)
+        raise EncodeError(f"tensor {name!r} has the unsupported type {tensor.dtype}", tensor=name)
     tensor = tensor.detach().cpu()
     if stored.is_numpys:
         array: Array = tensor.numpy()
@@ -423,7 +423,7 @@ def _to_torch(array: Array) -> Any:
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
-        raise MissingDependencyError("these are tensors of the package torch: pip install 'nnr_codec[torch]'") from None
+        raise MissingDependencyError("the tensors require the package torch; pip install 'nnr_codec[torch]'") from None
     stored = stored_type(array.dtype)
     if stored is None or stored.is_numpys:
         return torch.from_numpy(array)

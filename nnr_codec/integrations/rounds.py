@@ -131,7 +131,8 @@ class Bases:
             if base.key == key:
                 return base
         raise MissingReferenceError(
-            "the model that it updates was not sent to this client, or too long ago, or the client has answered already"
+            "the base model of the update is unknown: it was not sent to this client, it expired, or the client "
+            "already replied"
         )
 
     def failed(self, sender: int) -> None:
@@ -156,7 +157,7 @@ def as_type(array: Array, dtype: npt.DTypeLike) -> Array:
     if array.dtype == wanted:
         return array
     if stored_type(array.dtype) is None:
-        raise FormatError(f"no model here has tensors of {array.dtype}")
+        raise FormatError(f"tensors of type {array.dtype} are not supported")
     if wanted.kind not in "iub" or array.dtype.kind in "iub":
         with np.errstate(over="ignore", invalid="ignore"):
             return array.astype(wanted)
@@ -204,13 +205,15 @@ def encode_reply(base: Tensors, new: Tensors, encoder: UpdateEncoder, *, jobs: i
         Names or shapes differ from those of the base, or values are not finite.
     """
     if other := new.keys() ^ base.keys():
-        raise EncodeError(f"tensor {min(other)!r} is in one of the model and its update only")
+        raise EncodeError(f"tensor {min(other)!r} is in only one of the model and its update")
     update: dict[str, Array] = {}
     whole: dict[str, Array] = {}
     for name, before in base.items():
         after = as_type(new[name], before.dtype)
         if after.shape != before.shape:
-            raise EncodeError(f"tensor {name!r} of shape {before.shape} came back in shape {after.shape}", tensor=name)
+            raise EncodeError(
+                f"tensor {name!r} of shape {before.shape} was returned with shape {after.shape}", tensor=name
+            )
         try:
             check_finite(name, after, before)
         except FormatError as error:
@@ -225,7 +228,7 @@ def lineage_of(payload: bytes, limits: Limits) -> Lineage:
     with open_bitstream(payload, limits=limits) as file:
         text = file.performance.base_model_id
     if text is None or (lineage := Lineage.parse(text)) is None:
-        raise FormatError("its base_model_id is not that of an update in a round")
+        raise FormatError("base_model_id of the update is not that of a round")
     return lineage
 
 
@@ -251,7 +254,7 @@ def decode_reply(payload: bytes, base: Tensors, decoder: UpdateDecoder) -> tuple
         tensor = np.asarray(found[name])
         if tensor.shape != before.shape or tensor.dtype != before.dtype:
             raise LimitError(
-                f"tensor {name!r} is {tensor.dtype} {tensor.shape}; expected is {before.dtype} {before.shape}",
+                f"tensor {name!r} is {tensor.dtype} {tensor.shape}; expected {before.dtype} {before.shape}",
                 tensor=name,
             )
         check_finite(name, tensor, before)

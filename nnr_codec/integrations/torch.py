@@ -68,7 +68,7 @@ def sensitivity(
                 value = loss(outputs, batch)
             else:
                 if not isinstance(outputs, torch.Tensor) or not outputs.is_floating_point():
-                    raise ValueError("outputs are not one tensor of floats: give a loss")
+                    raise ValueError("outputs must be one tensor of floats; otherwise pass loss")
                 value = (outputs * torch.randn(outputs.shape, generator=generator).to(outputs)).sum()
             gradients = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
             for name, gradient in zip(parameters, gradients, strict=True):
@@ -76,7 +76,7 @@ def sensitivity(
                     squares[name] += gradient.detach().to("cpu", torch.float64) ** 2
             batches += 1
     if not batches:
-        raise ValueError("the loader gives no batches")
+        raise ValueError("the loader yields no batches")
     return {name: (total / batches).to(torch.float32).numpy() for name, total in squares.items()}, moments.found()
 
 

@@ -81,7 +81,7 @@ def compressibility_loss(weights: Any, gamma: float = 0.0, *, together: bool = T
     tensors = [weights] if isinstance(weights, torch.Tensor) else list(weights)
     tensors = [value.float() if value.element_size() < 4 else value for value in tensors]  # float32 holds their squares
     if not tensors or not gamma >= 0:
-        raise ValueError("there are no weights, or gamma is negative")
+        raise ValueError("weights must not be empty and gamma must be at least 0")
     sums = torch.stack([value.abs().sum() for value in tensors])
     squares = torch.stack([value.square().sum() for value in tensors])
     if together:
@@ -163,7 +163,10 @@ class Masks(Projection):
     def __init__(self, module: Any, **options: str | int | float | bool) -> None:
         super().__init__(module, ())
         if amounts := [name for name in ("ratio", "threshold") if name in options]:
-            raise EncodeError(f"masks are given no {amounts[0]} at first: sparsify(ratio), or grow(ratio, progress)")
+            raise EncodeError(
+                f"the step has {amounts[0]}, but masks are added later; omit it and call sparsify(ratio) or "
+                "grow(ratio, progress)"
+            )
         tool_of(Step("sparsify", ratio=0.0, **options))
         self._options = options
         self._masks: dict[str, Any] = {}
@@ -283,13 +286,15 @@ class LocalScaling(_Made):
         torch: Any = require("torch", "torch", "training")
         layers = _layers(torch, module, tensors)
         if not layers:
-            raise EncodeError(f"there is no layer with a weight to scale among {tensors!r}")
+            raise EncodeError(f"no layer that matches {tensors!r} has a weight to scale")
         self.blocks = [Block(name, scale=f"{name}_scaling", axis=_axis(torch, layer)) for name, layer in layers.items()]
         config = configured(LocalScaling, config, options)
         if config.steps:
-            raise EncodeError("steps of reduction come before scales: do them, and train these without")
+            raise EncodeError("reduction steps must precede scales; apply them first")
         if kept := [name for name in layers if config.for_tensor(name).exact]:
-            raise EncodeError(f"tensor {kept[0]!r} is to be exact, but its levels are to have scales", tensor=kept[0])
+            raise EncodeError(
+                f"tensor {kept[0]!r} is exact, but scales require quantization; use exact=False", tensor=kept[0]
+            )
         self._levels, self.config = _quantized(self._unscaled(layers), config)
         self._trained = {name: layer.weight.requires_grad for name, layer in layers.items()}
         self.scales: list[Any] = []
@@ -359,7 +364,7 @@ class LowRank(_Made):
         step = Step("lowrank", **options)
         tool: Any = tool_of(step)
         if tool.displacement:
-            raise EncodeError("a displacement is not trained")
+            raise EncodeError("a displacement cannot be trained")
         layers = _layers(torch, module)
         weights = {name: _array(layer.weight) for name, layer in layers.items()}
         model = _reduced(weights, [step], Wiring()).model
@@ -435,7 +440,7 @@ def _quantized(model: Model, config: EncoderConfig) -> tuple[dict[str, Array], E
         known = report.tensors[block.weight].statistics
         if known is None or not known.step:
             raise EncodeError(
-                f"tensor {block.weight!r} is not quantized, but its levels are to have scales", tensor=block.weight
+                f"tensor {block.weight!r} is not quantized, but scales require quantization", tensor=block.weight
             )
         same[block.weight] = {
             "qp": known.qp,

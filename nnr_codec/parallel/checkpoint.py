@@ -60,9 +60,9 @@ class Checkpoint:
         found = folder.lstat()
         is_own = not hasattr(os, "geteuid") or (found.st_uid == os.geteuid() and not found.st_mode & 0o022)
         if not (stat.S_ISDIR(found.st_mode) and is_own and _has_only_records(folder)):
-            raise FileExistsError(f"{folder} is not a checkpoint folder; remove it, or write to another name")
+            raise FileExistsError(f"{folder} is not a checkpoint folder; remove it or write to another name")
         if any(_RECORD not in name for name in os.listdir(folder)):
-            raise FileExistsError(f"{folder} is a checkpoint of another version; remove it, or write to another name")
+            raise FileExistsError(f"{folder} is a checkpoint of another version; remove it or write to another name")
 
     def key(self, *what: object) -> str:
         """Return the name of the record for these inputs, a digest of their representations."""

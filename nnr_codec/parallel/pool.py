@@ -296,8 +296,8 @@ def _lost(tasks: Sequence[Task[Any]], error: BaseException) -> WorkerError:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return WorkerError(
-        f"the executor has lost the work on tensor {names[0]!r}{more} ({cause}); encode_file and decode_file with "
-        "resume=True go on from what is done"
+        f"the executor lost the work on tensor {names[0]!r}{more} ({cause}); use encode_file or decode_file "
+        "with resume=True to continue"
     )
 
 
@@ -309,7 +309,7 @@ def worker_errors() -> Iterator[None]:
     except OSError as error:
         name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "a file"
         raise WorkerError(
-            f"the worker {_worker()} cannot read {name} ({error.strerror or error}): every worker has to find the same "
+            f"the worker {_worker()} cannot read {name} ({error.strerror or error}): all workers must find the same "
             "file under this path"
         ) from None
     except FormatError as error:

@@ -37,7 +37,7 @@ def as_json(document: Document) -> str:
 def document(report: EncodeReport) -> Document:
     """Return the report as plain data; ValueError without statistics."""
     if len(report.details) < len(report.tensors) or not report.overhead:
-        raise ValueError("the report has no details: encode_file makes them with statistics=True")
+        raise ValueError("the report has no statistics; use encode_file with statistics=True")
     rows = [_tensor(one, report.details[name]) for name, one in report.tensors.items()]
     return {
         "format": FORMAT,

@@ -152,7 +152,7 @@ class EncodeReport:
         """Return the content of a file with this name; ValueError as in :meth:`save`."""
         ending = os.path.splitext(os.fspath(path))[1].lower()
         if ending not in ENDINGS:
-            raise ValueError(f"{os.fspath(path)}: the name of a report ends in {' or '.join(ENDINGS)}")
+            raise ValueError(f"{os.fspath(path)}: the name of a report must end in {' or '.join(ENDINGS)}")
         text: str = getattr(self, ENDINGS[ending])()
         return text.encode()
 

@@ -57,7 +57,7 @@ def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
     """
     stored, shape = record.stored, array.shape
     if stored_type(array.dtype) != stored or record.shape not in (None, shape):
-        raise ValueError(f"the tensor is {array.dtype} {shape}; its record says {record.type} {record.shape}")
+        raise ValueError(f"the tensor is {array.dtype} {shape}; its record states {record.type} {record.shape}")
     _size(shape)
     patterns, other = bit_patterns(array), None
     match record.code:
@@ -140,7 +140,7 @@ def _levels(unit: Array, size: int, shape: tuple[int, ...]) -> Levels:
     _check_size(unit, size, shape)
     if unit.dtype != np.int32:
         raise ElementError(
-            f"the unit holds {unit.dtype}; the record's code needs int32", rule=Requirement.SIDE_INFORMATION
+            f"the unit has {unit.dtype}; the code of the record requires int32", rule=Requirement.SIDE_INFORMATION
         )
     return np.ascontiguousarray(unit, np.int32).reshape(-1)
 
@@ -148,14 +148,16 @@ def _levels(unit: Array, size: int, shape: tuple[int, ...]) -> Levels:
 def _check_size(unit: Array, size: int, shape: tuple[int, ...]) -> None:
     if unit.size != size:
         raise ElementError(
-            f"the unit has {unit.size:,} values; the record's shape is {shape}", rule=Requirement.SIDE_INFORMATION
+            f"the unit has {unit.size:,} values; the shape of the record is {shape}", rule=Requirement.SIDE_INFORMATION
         )
 
 
 # ------------------------------------------------------------------------------------------------ patterns and words
 def _size(shape: tuple[int, ...]) -> int:
     if shape and min(shape) < 1:
-        raise ElementError(f"a tensor of shape {shape} has no units", rule=Requirement.SIDE_INFORMATION)
+        raise ElementError(
+            f"a tensor of shape {shape} is empty, so it cannot have a unit", rule=Requirement.SIDE_INFORMATION
+        )
     return prod(shape)
 
 
@@ -195,9 +197,11 @@ def _words(size: int) -> int:
 def _stream(words: Array | None, size: int) -> Bytes:
     """Return ``size`` bytes from words; ElementError if the number of words or the padding is wrong."""
     if words is None or words.dtype != np.float32 or words.ndim != 1:
-        raise ElementError("the words of bits are not float32 of one dimension", rule=Requirement.SIDE_INFORMATION)
+        raise ElementError("the words of bits must be float32 with one dimension", rule=Requirement.SIDE_INFORMATION)
     if words.size != _words(size):
-        raise ElementError(f"{words.size:,} words; {_words(size):,} are needed", rule=Requirement.SIDE_INFORMATION)
+        raise ElementError(
+            f"{words.size:,} words, but {_words(size):,} are required", rule=Requirement.SIDE_INFORMATION
+        )
     data: Bytes = np.ascontiguousarray(words, "<f4").view(np.uint8)
     if data[size:].any():
         raise ElementError("the bytes after the last bit are not 0", rule=Requirement.SIDE_INFORMATION)
@@ -219,7 +223,7 @@ def _check_float(code: FloatCode, stored: StoredType) -> None:
         and 0 <= code.holes <= 2
     ):
         raise ElementError(
-            f"pivot, mantissa, holes or zeros are not those of {stored.name}", rule=Requirement.SIDE_INFORMATION
+            f"pivot, mantissa, holes or zeros are invalid for {stored.name}", rule=Requirement.SIDE_INFORMATION
         )
 
 
@@ -229,7 +233,7 @@ def _zero_rows(code: FloatCode, shape: tuple[int, ...]) -> Bytes:
         return np.ones(1, np.uint8)
     if not shape or len(code.rows) != _bytes(shape[0]):
         raise ElementError(
-            "rows is not one bit for each index of the first dimension", rule=Requirement.SIDE_INFORMATION
+            "rows must have one bit for each index of the first dimension", rule=Requirement.SIDE_INFORMATION
         )
     rows = np.unpackbits(np.frombuffer(code.rows, np.uint8))
     if rows[shape[0] :].any():
@@ -295,7 +299,7 @@ def _check_integer(code: IntegerCode, stored: StoredType) -> None:
     least, largest = stored.range
     if not least <= code.base <= largest or not 0 <= code.low <= 64:
         raise ElementError(
-            f"base {code.base} or low {code.low} are not for {stored.name}", rule=Requirement.SIDE_INFORMATION
+            f"base {code.base} or low {code.low} is invalid for {stored.name}", rule=Requirement.SIDE_INFORMATION
         )
 
 
@@ -338,7 +342,9 @@ def _join_integers(code: IntegerCode, stored: StoredType, levels: Levels, bits: 
 # ------------------------------------------------------------------------------------------------ palettes
 def _palette(code: PaletteCode, stored: StoredType) -> Patterns:
     if not code.values or len(code.values) % stored.itemsize:
-        raise ElementError(f"the palette is not a number of {stored.name}", rule=Requirement.SIDE_INFORMATION)
+        raise ElementError(
+            f"the palette does not consist of whole items of {stored.name}", rule=Requirement.SIDE_INFORMATION
+        )
     palette = np.frombuffer(code.values, stored.pattern.newbyteorder("<")).astype(stored.pattern)
     _check_items(stored, palette)
     return palette
@@ -376,11 +382,14 @@ def _scaled(code: GridCode, stored: StoredType, shape: tuple[int, ...]) -> Itera
     """Yield chunks of the items, with the scale of each item or the common scale."""
     work, axis = np.dtype("<f8" if stored.name == "float64" else "<f4"), code.axis
     if stored.kind != "f" or (axis is not None and not 0 <= axis < len(shape)):
-        raise ElementError(f"a grid on axis {axis} is none of {stored.name} {shape}", rule=Requirement.SIDE_INFORMATION)
+        raise ElementError(
+            f"a grid on axis {axis} is invalid for {stored.name} {shape}", rule=Requirement.SIDE_INFORMATION
+        )
     extent, after = (1, 1) if axis is None else (shape[axis], prod(shape[axis + 1 :]))
     if len(code.scale) != extent * work.itemsize:
         raise ElementError(
-            f"{len(code.scale)} bytes of scales; {extent * work.itemsize} are needed", rule=Requirement.SIDE_INFORMATION
+            f"{len(code.scale)} bytes of scales, but {extent * work.itemsize} are required",
+            rule=Requirement.SIDE_INFORMATION,
         )
     scales = np.frombuffer(code.scale, work)
     if not np.isfinite(scales).all() or not scales.all():
@@ -425,7 +434,7 @@ def _join_grid(code: GridCode, stored: StoredType, levels: Levels, shape: tuple[
 def _cast_integers(unit: Array, stored: StoredType, dtype: np.dtype[Any]) -> Array:
     if unit.dtype.kind != "i":
         raise ElementError(
-            f"the unit holds {unit.dtype}; {stored.name} comes from signed integers", rule=Requirement.SIDE_INFORMATION
+            f"the unit has {unit.dtype}; {stored.name} requires signed integers", rule=Requirement.SIDE_INFORMATION
         )
     least, largest = stored.range
     if int(unit.min()) < least or int(unit.max()) > largest:
@@ -437,7 +446,7 @@ def _cast_floats(unit: Array, stored: StoredType, dtype: np.dtype[Any]) -> Array
     """Cast floats with one rounding to float32 if the type is narrower, and one to the type."""
     if unit.dtype.kind != "f":
         raise ElementError(
-            f"the unit holds {unit.dtype}; {stored.name} comes from floats", rule=Requirement.SIDE_INFORMATION
+            f"the unit has {unit.dtype}; {stored.name} requires floats", rule=Requirement.SIDE_INFORMATION
         )
     if unit.dtype == dtype:
         return unit

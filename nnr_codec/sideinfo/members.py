@@ -26,7 +26,7 @@ def load(data: bytes) -> Any:
     except RecursionError:
         raise ElementError("the JSON text is nested too deeply", rule=Requirement.SIDE_INFORMATION) from None
     except ValueError as error:
-        raise ElementError(f"no JSON text of side information: {error}", rule=Requirement.SIDE_INFORMATION) from None
+        raise ElementError(f"side information is not valid JSON: {error}", rule=Requirement.SIDE_INFORMATION) from None
 
 
 def _integer(digits: str) -> int:
@@ -36,7 +36,7 @@ def _integer(digits: str) -> int:
 
 
 def _refused(number: str) -> NoReturn:
-    raise ValueError(f"{number[:_MAX_DIGITS]} is no integer")
+    raise ValueError(f"{number[:_MAX_DIGITS]} is not an integer")
 
 
 def shown(key: str) -> str:
@@ -57,7 +57,7 @@ class Members:
 
     def __init__(self, value: Any, path: str) -> None:
         if type(value) is not dict:
-            raise ElementError(f"{_NAMES[dict]} is expected", path=path, rule=Requirement.SIDE_INFORMATION)
+            raise ElementError(f"expected {_NAMES[dict]}", path=path, rule=Requirement.SIDE_INFORMATION)
         self.values: dict[str, Any] = value
         self.path = path
 
@@ -75,7 +75,7 @@ class Members:
             self.refuse(name, "is missing")
         value = self.values.pop(name)
         if type(value) is not kind:  # type() because a bool is an int in Python
-            self.refuse(name, f"{_NAMES[kind]} is expected")
+            self.refuse(name, f"expected {_NAMES[kind]}")
         return value
 
     def take(self, name: str, kind: type[T], default: D) -> T | D:
@@ -88,21 +88,21 @@ class Members:
         try:
             value = base64.b64decode(text, validate=True)
         except ValueError:  # raised by binascii, or for characters beyond ASCII
-            self.refuse(name, "is no base64")
+            self.refuse(name, "is not valid base64")
         if not value or len(value) % width:
-            self.refuse(name, f"{len(value):,} bytes are not one or more items of {width} bytes")
+            self.refuse(name, f"{len(value):,} bytes are not a whole number of items of {width} bytes")
         return np.frombuffer(value, "u1").reshape(width, -1).T.tobytes()
 
     def check(self, name: str, value: int, low: int, high: int) -> None:
         """Raise ElementError unless ``low <= value <= high``."""
         if not low <= value <= high:
-            self.refuse(name, f"{value} is not in {low} to {high}")
+            self.refuse(name, f"{value} is outside {low}..{high}")
 
     def close(self) -> None:
         """Raise ElementError if a member was not taken."""
         for name in self.values:
             raise ElementError(
-                "is not known here", path=self.path + shown(name[:50]), rule=Requirement.SIDE_INFORMATION
+                "is an unknown member", path=self.path + shown(name[:50]), rule=Requirement.SIDE_INFORMATION
             )
 
 

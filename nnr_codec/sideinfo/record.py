@@ -245,7 +245,7 @@ class SideInfo:
         try:
             "".join([self.format, *self.metadata, *self.metadata.values()]).encode()
         except (TypeError, UnicodeEncodeError):
-            raise EncodeError("metadata of the model is not Unicode text") from None
+            raise EncodeError("metadata of the model is not valid Unicode") from None
         source = {"format": self.format, "metadata": dict(self.metadata)}
         members: dict[str, Any] = {
             "source": {name: value for name, value in source.items() if value},
@@ -267,10 +267,10 @@ class SideInfo:
         budget.limits.check("max_side_info_bytes", len(data), "bytes of side information")
         version = _VERSION.match(data, len(MAGIC))
         if version is None:
-            raise ElementError("is no version number", path="nnr_codec", rule=Requirement.SIDE_INFORMATION)
+            raise ElementError("is not a version number", path="nnr_codec", rule=Requirement.SIDE_INFORMATION)
         if int(version[1]) > VERSION:
             raise UnsupportedError(
-                f"side information of version {int(version[1])}; known are those up to {VERSION}",
+                f"side information of version {int(version[1])}; only versions up to {VERSION} are supported",
                 rule=Requirement.SIDE_INFORMATION,
             )
         record = _read(Members(load(data), ""), budget)
@@ -279,9 +279,7 @@ class SideInfo:
         except EncodeError:
             raise ElementError("is not Unicode text", path="source", rule=Requirement.SIDE_INFORMATION) from None
         if canonical != data:
-            raise ElementError(
-                "the side information is not canonical: other bytes say the same", rule=Requirement.SIDE_INFORMATION
-            )
+            raise ElementError("the side information is not canonical", rule=Requirement.SIDE_INFORMATION)
         return record
 
 
@@ -354,7 +352,7 @@ def _read(root: Members, budget: Budget) -> SideInfo:
     for key, value in metadata.values.items():
         if type(value) is not str:
             raise ElementError(
-                "a string is expected", path=metadata.path + shown(key[:50]), rule=Requirement.SIDE_INFORMATION
+                "expected a string", path=metadata.path + shown(key[:50]), rule=Requirement.SIDE_INFORMATION
             )
     tensors = {}
     for name, value in objects.values.items():
@@ -368,14 +366,14 @@ def _read_tensor(name: str, members: Members, limits: Limits, version: int) -> T
     if "same_as" in members.values:
         target = members.need("same_as", str)
         if not target:
-            members.refuse("same_as", "a name is expected")
+            members.refuse("same_as", "expected a name")
         _check_name(target, members.at("same_as"), limits)
         record = TensorRecord(same_as=target, index=_read_index(members))
         members.close()
         return record
     kind = members.need("type", str)
     if kind not in STORED_TYPES:
-        members.refuse("type", "is no type that is known")
+        members.refuse("type", "is an unknown type")
     stored = STORED_TYPES[kind]
     shape = _read_shape(members, stored, limits)
     if shape is not None and 0 in shape:
@@ -403,17 +401,17 @@ def _read_shape(members: Members, stored: StoredType, limits: Limits) -> tuple[i
     size = stored.itemsize
     for extent in extents:
         if type(extent) is not int or extent < 0:
-            members.refuse("shape", "integers from 0 on are expected")
+            members.refuse("shape", "expected integers of at least 0")
         size *= extent or 1
     if size > Limits.NONE:
-        members.refuse("shape", f"{extents} has more bytes than there are")
+        members.refuse("shape", f"{extents} exceeds the largest possible array")
     return tuple(extents)
 
 
 def _read_code(members: Members, tensor: _Tensor) -> Code:
     kind = members.need("kind", str)
     if kind not in _CODES:
-        members.refuse("kind", "is no code that is known")
+        members.refuse("kind", "is an unknown code")
     code = _CODES[kind](members, tensor)
     members.close()
     return code
@@ -434,7 +432,7 @@ def _read_unit(members: Members, tensor: _Tensor, code: type[Code]) -> str | Non
 def _read_float(members: Members, tensor: _Tensor) -> FloatCode:
     stored = tensor.stored
     if stored.kind != "f":
-        members.refuse("kind", f"{stored.name} is no float")
+        members.refuse("kind", f"{stored.name} is not a float type")
     mantissa = members.take("mantissa", int, 0)
     members.check("mantissa", mantissa, 0, stored.mantissa)
     pivot = members.need("pivot", int)
@@ -458,7 +456,7 @@ def _read_float(members: Members, tensor: _Tensor) -> FloatCode:
 def _read_rows(members: Members, tensor: _Tensor) -> bytes:
     rows = members.data("rows", _width(tensor.stored, "rows"))
     if tensor.shape is not None and (not tensor.shape or len(rows) != (tensor.shape[0] + 7) // 8):
-        members.refuse("rows", "is not one bit for each index of the first dimension")
+        members.refuse("rows", "must have one bit for each index of the first dimension")
     return rows
 
 
@@ -473,13 +471,13 @@ def _read_integer(members: Members, tensor: _Tensor) -> IntegerCode:
 
 def _read_raw(members: Members, tensor: _Tensor) -> RawCode:
     if tensor.shape is None:
-        members.refuse("kind", "the tensor needs a shape, since its unit has none")
+        members.refuse("kind", "the tensor requires a shape, because its unit has none")
     return RawCode(_read_unit(members, tensor, RawCode))
 
 
 def _read_delta(members: Members, tensor: _Tensor) -> DeltaCode:
     if tensor.stored.name != "int32":
-        members.refuse("kind", f"differences are int32, not {tensor.stored.name}")
+        members.refuse("kind", f"differences must be int32, got {tensor.stored.name}")
     return DeltaCode(_read_id(members, tensor, DeltaCode, "unit"))
 
 
@@ -499,26 +497,28 @@ def _read_palette(members: Members, tensor: _Tensor) -> PaletteCode:
 
 def _read_grid(members: Members, tensor: _Tensor) -> GridCode:
     if tensor.stored.kind != "f":
-        members.refuse("kind", f"{tensor.stored.name} is no float")
+        members.refuse("kind", f"{tensor.stored.name} is not a float type")
     width = _width(tensor.stored, "scale")
     scale = members.data("scale", width)
     scales = np.frombuffer(scale, f"<f{width}")
     if not np.isfinite(scales).all() or not scales.all():
-        members.refuse("scale", "holds a scale that is 0 or not finite")
+        members.refuse("scale", "contains a scale that is 0 or not finite")
     axis = members.take("axis", int, None)
     shape = tensor.shape
     if axis is not None:
         members.check("axis", axis, 0, (tensor.limits.max_dims if shape is None else len(shape)) - 1)
     if scales.size != 1 if axis is None else shape is not None and scales.size != shape[axis]:
-        members.refuse("scale", f"{scales.size:,} scales are not one for each index of the axis, or one without it")
+        members.refuse(
+            "scale", f"{scales.size:,} scales are given; expected one for each index of the axis, or one without axis"
+        )
     return GridCode(scale, axis, _read_unit(members, tensor, GridCode))
 
 
 def _read_displacement(members: Members, tensor: _Tensor) -> DisplacementCode:
     if tensor.stored.kind != "f":
-        members.refuse("kind", f"{tensor.stored.name} is no float")
+        members.refuse("kind", f"{tensor.stored.name} is not a float type")
     if tensor.shape is not None and not tensor.shape:
-        members.refuse("kind", "the tensor has no dimensions, of which the first one is that of rows")
+        members.refuse("kind", "rows require a tensor with dimensions")
     unit = _read_id(members, tensor, DisplacementCode, "unit")
     corner = members.take("corner", int, 0)
     members.check("corner", corner, -1, 1)
@@ -543,7 +543,7 @@ def _check_name(name: str, path: str, limits: Limits) -> None:
         raise ElementError("a name is not Unicode text", path=path, rule=Requirement.SIDE_INFORMATION) from None
     limits.check("max_name_bytes", size, f"{path}: bytes of a name")
     if "\0" in name:
-        raise ElementError("a name holds a zero, which would end it", path=path, rule=Requirement.SIDE_INFORMATION)
+        raise ElementError("the name contains a zero character", path=path, rule=Requirement.SIDE_INFORMATION)
 
 
 def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
@@ -554,7 +554,7 @@ def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
             if unit in tensors or unit in units:
                 member = "code.unit" if unit == tensor.unit else "code.bits"
                 raise ElementError(
-                    f"{unit!r} is the name of something else",
+                    f"{unit!r} is already used as a name",
                     path=_path(name, member),
                     rule=Requirement.SIDE_INFORMATION,
                 )
@@ -565,7 +565,7 @@ def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
             continue
         if tensor.index in places:
             raise ElementError(
-                f"{tensor.index} is the place of another tensor",
+                f"{tensor.index} is already the index of another tensor",
                 path=_path(name, "index"),
                 rule=Requirement.SIDE_INFORMATION,
             )
@@ -573,7 +573,7 @@ def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
         target = tensor.same_as
         if target and (target in units or (target in tensors and tensors[target].same_as)):
             raise ElementError(
-                f"{target!r} is no tensor with values of its own",
+                f"{target!r} is not a tensor with its own values",
                 path=_path(name, "same_as"),
                 rule=Requirement.SIDE_INFORMATION,
             )

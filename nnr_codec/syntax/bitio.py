@@ -55,7 +55,9 @@ class BitReader(BitSource):
         """Raise TruncatedError unless ``n`` more bits are available."""
         if n > self.end - self.pos:
             raise TruncatedError(
-                f"{n} more bits are needed, {self.end - self.pos} are left", bit=self.pos, rule=Requirement.UNIT_SIZE
+                f"{n} more bits are required, but {self.end - self.pos} remain",
+                bit=self.pos,
+                rule=Requirement.UNIT_SIZE,
             )
 
     def peek(self, n: int) -> int:
@@ -173,7 +175,7 @@ class BitWriter(BitSink):
         """Write st(v)."""
         text = value.encode()
         if 0 in text:
-            raise ValueError(f"{value!r} holds a zero character, which ends a string")
+            raise ValueError(f"{value!r} contains a zero character, which would end the string")
         self.extend(text + b"\0")
 
     def bs(self, n: int, value: bytes) -> None:
@@ -183,7 +185,7 @@ class BitWriter(BitSink):
     def bits(self, count: int, run: bitarray) -> None:
         """Write ``count`` flags u(1)."""
         if len(run) != count:
-            raise ValueError(f"{len(run)} bits are given, {count} are coded")
+            raise ValueError(f"expected {count} bits, got {len(run)}")
         if count:
             self.u(count, int(run.to01(), 2))
 

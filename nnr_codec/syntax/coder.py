@@ -404,7 +404,7 @@ class Reader(Coder):
         value = self.io.u(n)
         if value != 1 << (n - 1):
             raise ElementError(
-                f"byte_alignment() is {value:0{n}b}, not a one and then zeros",
+                f"byte_alignment() is {value:0{n}b}, not a one followed by zeros",
                 clause="6.3.5",
                 bit=start,
                 rule=Requirement.BYTE_ALIGNMENT,
@@ -447,7 +447,7 @@ class Writer(Coder):
             unused = values[name].surplus() if name in view.lists else name not in seen
             if unused and value != getattr(type(structure), name, None):
                 table = f"{structure.table_name}() ({structure.clause})"
-                raise WriteError(f"{name}={value!r} is set, but {table} has no place for it here")
+                raise WriteError(f"{name}={value!r} is set, but {table} does not have it here")
 
     def _code(self, owner: Structure, name: str, descriptor: Descriptor, value: Any) -> None:
         start = self.io.pos
@@ -474,7 +474,7 @@ class Writer(Coder):
             value = getattr(structure, name)
         except AttributeError:
             raise WriteError(
-                f"{structure.table_name}() ({structure.clause}) needs {name} here, but it is not set"
+                f"{structure.table_name}() ({structure.clause}) requires {name} here, but it is not set"
             ) from None
         cast(Any, structure)._seen.add(name)
         self._code(structure, name, descriptor, value)
@@ -483,7 +483,7 @@ class Writer(Coder):
         """Execute ``t.name[j] = descriptor``."""
         if j >= len(target):
             raise WriteError(
-                f"{target.owner.table_name}() needs {target.name}[{j}], but only {len(target)} entries are given"
+                f"{target.owner.table_name}() requires {target.name}[{j}], but only {len(target)} entries are given"
             )
         target.cursor = j + 1
         self._code(target.owner, f"{target.name}[{j}]", descriptor, list.__getitem__(target, j))

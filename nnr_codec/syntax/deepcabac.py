@@ -363,11 +363,11 @@ class QuantTensorSyntax:
 
     def __post_init__(self) -> None:
         if not self.dims or min(self.dims) < 1:
-            raise ValueError(f"dimensions {self.dims}: clause 10 needs at least one, all positive")
+            raise ValueError(f"dimensions {self.dims}: clause 10 requires at least one, all positive")
         if self.codebook is not None and not 0 <= self.codebook[1] < self.codebook[0]:
             raise ValueError(f"codebook (size, cbZeroOffset) = {self.codebook}: the zero is outside")
         if self.first_edition and self.general_profile_idc:
-            raise ValueError("first_edition is a reading of profile 0")
+            raise ValueError("first_edition requires profile 0")
         for name, per_element in (("co_loc", self.co_loc), ("any_sig_before", self.any_sig_before)):
             if per_element is not None and len(per_element) != prod(self.dims):
                 raise ValueError(f"{name} has {len(per_element)} entries for dimensions {self.dims}")
@@ -464,7 +464,7 @@ class _QuantTensor:
         if not self.c.decoding:
             for name in ("qp_value", *FLAGS, "levels"):
                 if getattr(self.t, name) != getattr(self.given, name):
-                    raise EncodeError(f"{name}: the syntax has no place for the given value here (10.2.1)")
+                    raise EncodeError(f"{name}: the syntax does not have this value here (10.2.1)")
         return self.t
 
     def row_flags(self) -> None:

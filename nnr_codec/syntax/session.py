@@ -126,7 +126,7 @@ class Session:
         shape = self.declared(name, self) if self.declared else None
         if shape is None:
             raise MissingReferenceError(
-                f"the dimensions of {name!r} are not in the bitstream and no topology gives them",
+                f"the dimensions of {name!r} are neither in the bitstream nor in a topology; give the topology",
                 rule=Requirement.DIMENSIONS_KNOWN,
             )
         shift = t.first_tensor_dimension_shift
@@ -162,7 +162,7 @@ class Session:
             return 0
         if scan > 4:
             raise ElementError(
-                f"scan_order is {scan}, allowed are 0..4",
+                f"scan_order {scan} is outside 0..4",
                 clause="6.4.3.7",
                 path="nnr_compressed_data_unit_header.scan_order",
                 rule=Requirement.SCAN_ORDER,

@@ -112,7 +112,7 @@ def scale(
     low, high = _normal_range(dtype)
     if not low <= step <= high:
         raise ElementError(
-            f"the step {step:g} is not a normal number of {dtype}", clause="7.3.6", rule=Requirement.FLOAT_RANGE
+            f"the step size {step:g} is not a normal number of {dtype}", clause="7.3.6", rule=Requirement.FLOAT_RANGE
         )
     work: type[np.floating[Any]] = np.float64 if dtype.itemsize == 8 else np.float32
     if not suits_all(step, dtype) and (largest := max(int(levels.max()), -int(levels.min()))) * step > high / 2:
@@ -120,7 +120,7 @@ def scale(
         with np.errstate(over="ignore"):
             if not np.isfinite((work(largest) * work(step)).astype(dtype)):
                 raise ElementError(
-                    f"level {largest} times the step {step:g} exceeds {dtype}",
+                    f"level {largest} times the step size {step:g} exceeds the range of {dtype}",
                     clause="7.3.3",
                     rule=Requirement.FLOAT_RANGE,
                 )
@@ -156,7 +156,7 @@ def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> 
     with np.errstate(over="ignore", invalid="ignore"):
         cast = values.astype(dtype)
     if dtype.itemsize < values.dtype.itemsize and not np.array_equal(np.isinf(cast), np.isinf(values)):
-        raise ElementError(f"a value exceeds {dtype}", clause="7.3.3", rule=Requirement.FLOAT_RANGE)
+        raise ElementError(f"a value exceeds the range of {dtype}", clause="7.3.3", rule=Requirement.FLOAT_RANGE)
     return cast
 
 
@@ -169,5 +169,7 @@ def add_update(
     with np.errstate(over="ignore"):
         total = residual.astype(np.float64) + cache
     if not np.isfinite(total).all():
-        raise ElementError(f"an update exceeds {residual.dtype}", clause="7.3.3", rule=Requirement.FLOAT_RANGE)
+        raise ElementError(
+            f"an update exceeds the range of {residual.dtype}", clause="7.3.3", rule=Requirement.FLOAT_RANGE
+        )
     return cast_floats(total, residual.dtype)

@@ -27,7 +27,7 @@ def tensor_split(tensor: npt.NDArray[A], split_index: Sequence[int], axis: int) 
     """
     if axis >= tensor.ndim:
         raise ElementError(
-            f"concatentation_axis_index is {axis}, the tensor has {tensor.ndim} dimensions",
+            f"concatentation_axis_index is {axis}, but the tensor has {tensor.ndim} dimensions",
             clause="6.4.3.7",
             rule=Requirement.SPLIT_MAPPING,
         )

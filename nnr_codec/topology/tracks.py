@@ -40,7 +40,7 @@ class Tracks:
         """Count ``steps`` tracks of an operation; raise LimitError if the total is too large."""
         self._steps += 1 + steps
         if self._steps > _MAX_STEPS:
-            raise LimitError(f"more than {_MAX_STEPS:,} channels are followed")
+            raise LimitError(f"tracing the channels of the graph takes more than {_MAX_STEPS:,} steps")
 
     def new(self, count: int) -> Ids:
         """Return new tracks, shape (count,)."""

@@ -101,7 +101,7 @@ def test_ctu_scan_order_is_there_with_unified_weights(prefix: str, orders: list[
 
 
 def test_ctu_scan_order_is_not_there_without() -> None:
-    with pytest.raises(WriteError, match="weights unified"):
+    with pytest.raises(WriteError, match="unified weights"):
         write_aggregate([other(b"a"), other(b"b")], ctu_scan_order=[0, 1])
 
 
@@ -117,9 +117,9 @@ def test_the_session_is_not_changed() -> None:
     [
         ([], {}, "at least two"),
         ([other(b"a")], {}, "at least two"),
-        ([other(b"a"), b""], {}, "number 1 .* is no unit"),
-        ([other(b"a") + other(b"b"), other(b"c")], {}, "number 0 .* nnr_unit_size is 4"),
-        ([other(b"a"), other(b"b")[:-1]], {}, "number 1 .* has 3 bytes"),
+        ([other(b"a"), b""], {}, "member 1 .* is not a unit"),
+        ([other(b"a") + other(b"b"), other(b"c")], {}, "member 0 .* nnr_unit_size is 4"),
+        ([other(b"a"), other(b"b")[:-1]], {}, "member 1 .* has 3 bytes"),
         ([other(b"a"), other(b"b")], {"quant_bitdepth": [1]}, "quant_bitdepth"),
         ([other(b"a"), other(b"b")], {"quant_bitdepth": [1, 2, 3]}, "quant_bitdepth"),
         ([other(b"a"), other(b"b")], {"quant_bitdepth": [1, 32]}, "quant_bitdepth"),
@@ -173,7 +173,7 @@ def test_from_anywhere(source: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("index", [3, 5])
 def test_a_generic_aggregate_only_on_request(index: int) -> None:
     data = model(NNR_AGG_GEN).data
-    with pytest.raises(nnr.UnsupportedError, match=rf"unit {index} \(NNR_AGG\) does not say that it stands alone"):
+    with pytest.raises(nnr.UnsupportedError, match=rf"unit {index} \(NNR_AGG\) is not marked as self-contained"):
         extract(data, index)
     names = "bcd" if index == 3 else "cd"
     assert_part(extract(data, index, generic=True), data, *names)
@@ -241,7 +241,7 @@ def test_a_layer_parameter_set_in_an_aggregate_ends_with_it() -> None:
 
 def test_a_layer_parameter_set_that_needs_others_only_on_request() -> None:
     s = start().lps(1, 8).ndu(ndu("a", [1]), [1])
-    with pytest.raises(nnr.UnsupportedError, match=r"unit 2 \(NNR_LPS\) does not say"):
+    with pytest.raises(nnr.UnsupportedError, match=r"unit 2 \(NNR_LPS\) is not marked"):
         extract(s.data, 2)
     assert_part(extract(s.data, 2, generic=True), s.data, "a")
 
@@ -264,7 +264,9 @@ def test_a_reference_list_outside() -> None:
     s = start(indexed=1).reference_list("a", "b")
     s.ndu(ndu(1, [1], kind=NNR_PT_INT), [1]).ndu(ndu(0, [1], kind=NNR_PT_INT), [2]).aggregate(3, kind=NNR_AGG_SLF)
     for generic in (False, True):
-        with pytest.raises(nnr.MissingReferenceError, match=r"unit 3 \(NNR_AGG\) does not stand alone: .* 1 is not in"):
+        with pytest.raises(
+            nnr.MissingReferenceError, match=r"unit 3 \(NNR_AGG\) is not self-contained: .* 1 is not in"
+        ):
             extract(s.data, 3, generic=generic)
 
 
@@ -280,7 +282,7 @@ def test_dimensions_outside() -> None:
 def test_parts_of_a_tensor_outside() -> None:
     s = start().ndu(ndu("a", [9]), list(range(9)), pieces=4).ndu(ndu("b", [1]), [1])
     units = s.units
-    for first, last, match in ((3, 6, "in the middle"), (2, 5, "does not stand alone: it ends in the middle")):
+    for first, last, match in ((3, 6, "in the middle"), (2, 5, "is not self-contained: it ends in the middle")):
         inside = write_aggregate(units[first:last], nnr_aggregate_unit_type=NNR_AGG_SLF)
         data = b"".join([*units[:first], inside, *units[last:]])
         assert nnr.decode(data)["a"].shape == (9,)
@@ -296,7 +298,7 @@ def test_g_without_h() -> None:
     s = start().ndu(ndu("b", [1]), [1]).ndu(ndu("a", [2, 3], **pair), [[1], [2]])
     s.ndu(ndu("a", [2, 3], **pair), [[1, 2, 3]]).ndu(ndu("c", [1]), [1])
     units = s.units
-    for first, last, match in ((2, 4, "ends in the middle"), (4, 6, "stands in the middle")):
+    for first, last, match in ((2, 4, "ends in the middle"), (4, 6, "is in the middle")):
         inside = write_aggregate(units[first:last], nnr_aggregate_unit_type=NNR_AGG_SLF)
         data = b"".join([*units[:first], inside, *units[last:]])
         with pytest.raises(nnr.UnsupportedError, match=match):
@@ -308,7 +310,7 @@ def test_g_without_h() -> None:
 def test_a_malformed_bitstream() -> None:
     with pytest.raises(nnr.TruncatedError):
         extract(model().data[:-3] + b"\0", 100)
-    with pytest.raises(nnr.ElementError, match="no NNR bitstream"):
+    with pytest.raises(nnr.ElementError, match="not an NNR bitstream"):
         extract(b"not a bitstream", 0)
 
 

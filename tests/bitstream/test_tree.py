@@ -205,7 +205,7 @@ def test_a_malformed_unit_shows_what_could_be_read() -> None:
         data[bit >> 3] |= 0x80 >> (bit & 7)
     roots, error = read(bytes(data))
     assert isinstance(error, nnr.ElementError)
-    assert "scan_order is 15" in str(error)
+    assert "scan_order 15 is outside" in str(error)
     assert [root.complete for root in roots] == [True, True, False]
     last = list(roots[-1].walk())[-1]
     assert (roots[-1].type, last.name, last.value) == ("NNR_NDU", "scan_order", 15)

@@ -115,7 +115,7 @@ def test_a_codec_that_errs_is_told(npz: Path, capsys: Capture, monkeypatch: pyte
     result = call(capsys, "bench", npz, "--qp", "-20")
     assert result.code == 3
     assert "byte planes" in result.err
-    assert "does not give back the model" in result.err
+    assert "does not restore the model" in result.err
 
 
 def test_usage(npz: Path, capsys: Capture) -> None:
@@ -125,7 +125,7 @@ def test_usage(npz: Path, capsys: Capture) -> None:
     for python in (sys.executable, "/no/such/python"):
         result = call(capsys, "bench", npz, "--peer", python)
         assert result.code == 5
-        assert "NNCodec has ended" in result.err or "cannot be run" in result.err
+        assert "the NNCodec process ended" in result.err or "cannot be run" in result.err
 
 
 @pytest.mark.peer

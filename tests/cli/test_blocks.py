@@ -125,7 +125,7 @@ def test_estimates_and_reports(folder: str, capsys: Capture) -> None:
             2,
             "--lossless keeps every bit, so --fold-batchnorm has no effect",
         ),
-        (["--preset", "3gpp-full", "--fold-batchnorm"], 2, "which --fold-batchnorm needs; leave out one"),
+        (["--preset", "3gpp-full", "--fold-batchnorm"], 2, "which --fold-batchnorm requires; remove one"),
         (["--topology", "graph.nnef"], 2, "'graph.nnef' is not one of 'carried', 'external'"),
     ],
 )
@@ -140,7 +140,7 @@ def test_nothing_to_fold(capsys: Capture) -> None:
     np.savez("w.npz", w=np.eye(3))
     result = call(capsys, "encode", "w.npz", "-o", "m.nnr", "--fold-batchnorm")
     assert result.code
-    assert "there is no batch normalization to fold: there is no graph that tells of one" in result.err
+    assert "no batch normalization can be folded: the model has no graph" in result.err
 
 
 @pytest.mark.parametrize("option", ["--block", "--local-scaling"])
@@ -148,7 +148,7 @@ def test_options_about_blocks_are_refused_without_blocks(capsys: Capture, option
     np.savez("w.npz", w=np.eye(3))
     result = call(capsys, "encode", "w.npz", "-o", "m.nnr", option)
     assert result.code
-    assert "is impossible: the model has no graph that tells which tensors form a block" in result.err
+    assert "requires blocks, but the model has no graph" in result.err
     assert not Path("m.nnr").exists()
 
 

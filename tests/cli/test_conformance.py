@@ -229,7 +229,7 @@ def test_the_core_set_where_there_are_no_others(capsys: Capture, monkeypatch: py
     monkeypatch.setattr(nnr, "__file__", str(here / "nnr_codec" / "__init__.py"))
     result = conformance(capsys, "--claim", "-j", 2)
     assert result.code == 0
-    assert result.err.startswith("nnr: there are no vectors beside this installation: these are the core set")
+    assert result.err.startswith("nnr: only the core vectors of the package are available")
     *lines, counts, claim = result.out.splitlines()
     assert len(lines) == 36
     assert all(line.startswith("PASS") for line in lines)
@@ -360,7 +360,7 @@ def test_a_manifest_that_is_none(cases: Path, capsys: Capture, manifest: str) ->
     (cases / "manifest.json").write_text(manifest)
     result = conformance(capsys, cases)
     assert (result.code, result.out) == (3, "")
-    assert "is no manifest of vectors" in result.err
+    assert "is not a manifest of vectors" in result.err
 
 
 def test_the_manifest_of_the_project(capsys: Capture) -> None:

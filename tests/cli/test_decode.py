@@ -128,7 +128,7 @@ def test_what_is_no_bitstream(capsys: Capture, content: bytes) -> None:
 def test_a_model_in_the_place_of_a_bitstream(npz: Path, capsys: Capture, name: str, command: list[str]) -> None:
     nnr.save(nnr.load(npz), "model.safetensors")
     result = call(capsys, *command, name)
-    why = f"a model ({Path(name).suffix[1:]}), not a bitstream; nnr encode makes a bitstream of it"
+    why = f"a model ({Path(name).suffix[1:]}), not a bitstream; use nnr encode to compress it"
     assert (result.code, result.err) == (3, f"nnr: error: {name}: {why}\n")
     assert not Path("x").exists()
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_read(capsys: Capture, name: str) -> None:
 
 
 def test_a_folder_that_is_a_model(capsys: Capture) -> None:
-    why = "a model (nnef), not a bitstream; nnr encode makes a bitstream of it"
+    why = "a model (nnef), not a bitstream; use nnr encode to compress it"
     for command in (["decode", DIGITS, "-o", "x.npz"], ["ls", DIGITS], ["inspect", DIGITS]):
         result = call(capsys, *command)
         assert (result.code, result.err) == (3, f"nnr: error: {DIGITS}: {why}\n")
@@ -165,7 +165,7 @@ def test_overwriting(bitstream: Path, capsys: Capture) -> None:
     Path("out.nnef/graph.nnef").touch()
     Path("out.nnef/old.dat").touch()
     result = call(capsys, "decode", "digits.nnr", "-o", "out.nnef")
-    assert (result.code, result.err) == (5, "nnr: error: out.nnef exists; -f replaces it\n")
+    assert (result.code, result.err) == (5, "nnr: error: out.nnef exists; use -f to replace it\n")
     assert call(capsys, "decode", "digits.nnr", "-f", "-o", "out.nnef").code == 0
     assert not Path("out.nnef/old.dat").exists()
     assert len(nnr.load("out.nnef")) == 16
@@ -184,7 +184,7 @@ def test_a_folder_that_is_no_model_is_never_replaced(capsys: Capture) -> None:
 def test_the_input_is_never_replaced(bitstream: Path, capsys: Capture) -> None:
     content = bitstream.read_bytes()
     result = call(capsys, "decode", bitstream, "-f", "-o", bitstream, "--format", "npz")
-    assert (result.code, result.err) == (5, "nnr: error: model.nnr is the input; write to another name\n")
+    assert (result.code, result.err) == (5, "nnr: error: model.nnr is an input; write to another name\n")
     assert bitstream.read_bytes() == content
 
 
@@ -253,7 +253,7 @@ def test_some_tensors_are_no_network(capsys: Capture) -> None:
     nnr.encode_file(DIGITS, "digits.nnr")
     result = call(capsys, "decode", "digits.nnr", "-o", "out.nnef", "--only", "conv1/*")
     assert result.code == 2
-    assert "--only leaves out tensors that a network needs" in result.err
+    assert "--only omits tensors that the graph requires" in result.err
     assert call(capsys, "decode", "digits.nnr", "-o", "out.nnef", "--only", "*").code == 0
 
 

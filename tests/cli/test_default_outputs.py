@@ -54,7 +54,7 @@ def test_the_format_of_a_graph_is_known_without_side_information(models: Path, c
 
 def test_an_existing_default_output_is_not_replaced(models: Path, capsys: Capture) -> None:
     Path("a.nnr").write_text("precious")
-    assert call(capsys, "encode", "a.npz").err == "nnr: error: a.nnr exists; -f replaces it\n"
+    assert call(capsys, "encode", "a.npz").err == "nnr: error: a.nnr exists; use -f to replace it\n"
     assert Path("a.nnr").read_text() == "precious"
     assert call(capsys, "encode", "a.npz", "-f").code == 0
 
@@ -62,10 +62,10 @@ def test_an_existing_default_output_is_not_replaced(models: Path, capsys: Captur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["encode", "a.npz", "b.safetensors", "-o", "x.nnr"], "2 models need a folder as the output"),
-        (["encode", "a.npz", "./a.npz", "-o", "out/"], "cannot be two outputs"),
+        (["encode", "a.npz", "b.safetensors", "-o", "x.nnr"], "2 models require an output folder"),
+        (["encode", "a.npz", "./a.npz", "-o", "out/"], "is the file of two outputs"),
         (["encode", "-"], "give -o"),
-        (["decode", "a.nnr", "b.nnr", "-o", "x.npz"], "2 bitstreams need a folder as the output"),
+        (["decode", "a.nnr", "b.nnr", "-o", "x.npz"], "2 bitstreams require an output folder"),
     ],
 )
 def test_what_has_no_place_is_a_mistake(models: Path, capsys: Capture, arguments: list[str], message: str) -> None:
@@ -78,7 +78,7 @@ def test_a_bitstream_that_does_not_say_its_format(models: Path, capsys: Capture)
     Path("x.nnr").write_bytes(nnr.encode({"w": np.ones((2, 2), "f4")}))
     result = call(capsys, "decode", "x.nnr")
     assert result.code == 2
-    assert "x.nnr does not say which format its model had; give -o with a file extension, or --to" in result.err
+    assert "x.nnr does not state the format of its model; give -o with a file extension, or --to" in result.err
 
 
 def test_a_folder_keeps_the_dot_in_its_name(models: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,14 +96,14 @@ def test_a_decoded_model_does_not_replace_another_one(models: Path, capsys: Capt
     assert call(capsys, "encode", "b.safetensors", "-o", "other/").code == 0
     Path("other/b.nnr").rename("other/a.nnr")
     result = call(capsys, "decode", "a.nnr", "other/a.nnr", "-o", "out/", "--to", "npz", "-f")
-    assert (result.code, "out/a.npz cannot be two outputs" in result.err) == (2, True)
+    assert (result.code, "out/a.npz is the file of two outputs; use other names" in result.err) == (2, True)
 
 
 def test_a_default_output_does_not_replace_the_topology(models: Path, capsys: Capture) -> None:
     nnr.save(nnr.load(DIGITS), "digits.nnef")
     nnr.encode_file("digits.nnef", "digits.nnr", topology="external")
     result = call(capsys, "decode", "digits.nnr", "--topology", "digits.nnef", "-f")
-    assert (result.code, result.err) == (5, "nnr: error: digits.nnef is the input; write to another name\n")
+    assert (result.code, result.err) == (5, "nnr: error: digits.nnef is an input; write to another name\n")
 
 
 @pytest.mark.parametrize("options", [["-o", "a.npz/"], ["-o", "known.npz", "--sensitivity", "known.npz"]])
@@ -112,6 +112,6 @@ def test_an_output_does_not_replace_an_input(models: Path, capsys: Capture, opti
     result = call(capsys, "encode", "a.npz", *options, "-f")
     assert (result.code, result.err) == (
         5,
-        f"nnr: error: {options[1].rstrip('/')} is the input; write to another name\n",
+        f"nnr: error: {options[1].rstrip('/')} is an input; write to another name\n",
     )
     assert list(nnr.load(options[1].rstrip("/"))) == ["w"]

@@ -246,4 +246,4 @@ def test_run_without_the_engine(npz: Path, capsys: Capture, monkeypatch: pytest.
     result = call(capsys, "diff", DIGITS, DIGITS, "--run", npz)
     assert (result.code, result.out) == (5, "")
     assert result.err.count("\n") == 1
-    assert result.err.endswith("running NNEF models needs the package tract: pip install tract\n")
+    assert result.err.endswith("running NNEF models requires the package tract; pip install tract\n")

@@ -101,16 +101,16 @@ def test_colons_belong_to_the_pattern(capsys: Capture) -> None:
         ("*:", "'' is not KEY=VALUE"),
         ("*:qp", "'qp' is not KEY=VALUE"),
         ("*:qp=1,", "'' is not KEY=VALUE"),
-        ("*:qp=", "qp is a whole number, not ''"),
-        ("*:qp=1e3", "qp is a whole number"),
-        ("*:qp=true", "qp is a whole number"),
-        ("*:exact=5", "exact is true or false or auto, not '5'"),
-        ("*:dq=7", "dependent_quantization is true or false or auto, not '7'"),
-        ("*:rate=x", "rate is a number, not 'x'"),
+        ("*:qp=", "qp must be an integer, got ''"),
+        ("*:qp=1e3", "qp must be an integer"),
+        ("*:qp=true", "qp must be an integer"),
+        ("*:exact=5", "exact must be true, false or auto, got '5'"),
+        ("*:dq=7", "dependent_quantization must be true, false or auto, got '7'"),
+        ("*:rate=x", "rate must be a number, got 'x'"),
         ("*:codebook=-1", "codebook -1 is outside 0..65536"),
-        ("*:pattern=3", "'pattern' is not an option; there are "),
-        ("*:self=3", "'self' is not an option"),
-        ("*:nope=1", "'nope' is not an option"),
+        ("*:pattern=3", "unknown key 'pattern'; choose from "),
+        ("*:self=3", "unknown key 'self'"),
+        ("*:nope=1", "unknown key 'nope'"),
         ("*:qp=-5000", "qp -5000 is outside -504..511"),
         ("*:scan_order=5", "scan_order 5 is outside 0..4"),
     ],
@@ -258,7 +258,7 @@ def test_what_is_no_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch, cont
 def test_an_existing_output_is_refused(npz: Path, capsys: Capture) -> None:
     Path("x.nnr").write_text("precious")
     result = call(capsys, "encode", npz, "-o", "x.nnr")
-    assert (result.code, result.err) == (5, "nnr: error: x.nnr exists; -f replaces it\n")
+    assert (result.code, result.err) == (5, "nnr: error: x.nnr exists; use -f to replace it\n")
     assert Path("x.nnr").read_text() == "precious"
     assert call(capsys, "encode", npz, "-f", "-o", "x.nnr").code == 0
     assert Path("x.nnr").read_bytes() == nnr.encode(npz)
@@ -317,14 +317,14 @@ def test_the_input_is_never_replaced(npz: Path, capsys: Capture, target: str) ->
     Path("link.npz").symlink_to("model.npz")
     content = npz.read_bytes()
     result = call(capsys, "encode", npz, "-f", "-o", target)
-    assert (result.code, result.err) == (5, f"nnr: error: {target} is the input; write to another name\n")
+    assert (result.code, result.err) == (5, f"nnr: error: {target} is an input; write to another name\n")
     assert npz.read_bytes() == content
 
 
 def test_a_link_to_nothing_is_replaced(npz: Path, capsys: Capture) -> None:
     Path("x.nnr").symlink_to("nowhere")
     result = call(capsys, "encode", npz, "-o", "x.nnr")
-    assert (result.code, result.err) == (5, "nnr: error: x.nnr exists; -f replaces it\n")
+    assert (result.code, result.err) == (5, "nnr: error: x.nnr exists; use -f to replace it\n")
     assert call(capsys, "encode", npz, "-fo", "x.nnr").code == 0
     assert list(nnr.decode("x.nnr")) == list(nnr.load(npz))
 
@@ -397,5 +397,5 @@ def test_the_graph_of_a_folder_and_the_graph_alone(capsys: Capture) -> None:
     for dry in ([], ["--dry-run"]):
         result = call(capsys, "encode", "graph.nnef", "-o", "alone.nnr", *dry)
         assert result.code == 3
-        assert "the model is a graph alone, and its 16 variables have no tensor files" in result.err
+        assert "the model has only a graph: tensor files of its 16 variables are missing" in result.err
     assert not Path("alone.nnr").exists()

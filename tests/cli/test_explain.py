@@ -58,8 +58,8 @@ def test_all_topics(capsys: Capture) -> None:
     assert headings == [
         *("Syntax structures", "Syntax elements", "Tables of values", "Constants", "Requirements", "Errata"),
         *("Errors", "Limits"),
-        "Side information, which is no part of the standard",
-        "What nnr inspect and nnr verify print with --json",
+        "Side information, which is not part of the standard",
+        "JSON output of nnr inspect and nnr verify",
     ]
     listed = " ".join(out.split())
     assert all(name in listed for known in of_kind().values() for name in known)
@@ -81,7 +81,7 @@ def test_a_topic_goes_before_a_kind_of_its_name(capsys: Capture) -> None:
 def test_unknown_names(capsys: Capture) -> None:
     result = call(capsys, "explain", "scan_ordre")
     assert (result.code, result.out) == (2, "")
-    assert "nothing is called 'scan_ordre'; close: " in result.err
+    assert "unknown name 'scan_ordre'; close: " in result.err
     assert "scan_order" in result.err
     assert "close: parent_node_payload_sha256, " in call(capsys, "explain", "sha").err
     assert "\x1b" not in call(capsys, "explain", "\x1b[31m").err

@@ -46,7 +46,7 @@ def test_quiet(whole: Path, capsys: Capture) -> None:
 def test_generic_units_on_request(whole: Path, capsys: Capture) -> None:
     result = call(capsys, "extract", whole, "--unit", 6, "-o", "part.nnr")
     assert result.code == 4
-    assert "whole.nnr: unit 6 (NNR_AGG) does not say that it stands alone" in result.err
+    assert "whole.nnr: unit 6 (NNR_AGG) is not marked as self-contained" in result.err
     assert not Path("part.nnr").exists()
     assert call(capsys, "extract", whole, "--unit", 6, "-o", "part.nnr", "--generic").code == 0
     assert list(nnr.decode("part.nnr")) == ["d", "e"]

@@ -106,21 +106,21 @@ def test_nothing_found(bitstream: Path, capsys: Capture) -> None:
     size = 8 * bitstream.stat().st_size
     for options in (["--unit", 5], ["--name", "x"], ["--element", "x"], ["--offset", size], ["--type", "RSVD"]):
         result = call(capsys, "inspect", bitstream, *options)
-        assert (result.code, result.out, result.err) == (1, "", "nnr: nothing in the bitstream is like that\n")
+        assert (result.code, result.out, result.err) == (1, "", "nnr: nothing in the bitstream matches\n")
     assert call(capsys, "inspect", bitstream, "--unit", 5, "--json").out == "[]\n"
 
 
 def test_usage(bitstream: Path, capsys: Capture) -> None:
     for options, message in (
-        (["--type", "XYZ"], "no unit type is called NNR_XYZ"),
+        (["--type", "XYZ"], "unknown unit type 'NNR_XYZ'"),
         (["--format", "xml"], "'xml'"),
         (["--unit", -1], "-1"),
-        (["--bins", "--requirements"], "about the whole bitstream"),
-        (["--requirements", "--unit", 1], "about the whole bitstream"),
-        (["--bins", "--element", "sig_flag"], "--unit, --name and --all only"),
-        (["--all", "-i", bitstream], "-i is for --bins"),
-        (["--bins"], "3 compressed data units are chosen"),
-        (["--bins", "--name", "x"], "0 compressed data units are chosen"),
+        (["--bins", "--requirements"], "cannot be combined with options that select units"),
+        (["--requirements", "--unit", 1], "cannot be combined with options that select units"),
+        (["--bins", "--element", "sig_flag"], "only with --unit, --name and --all"),
+        (["--all", "-i", bitstream], "-i requires --bins"),
+        (["--bins"], "3 compressed data units match"),
+        (["--bins", "--name", "x"], "0 compressed data units match"),
         (["--limit", "x=1"], "x=1"),
     ):
         result = call(capsys, "inspect", bitstream, *options)
@@ -138,7 +138,7 @@ def test_what_could_be_read_of_a_malformed_bitstream(bitstream: Path, capsys: Ca
     bitstream.write_bytes(data[: unit.offset + unit.size - 1])
     result = call(capsys, "inspect", bitstream, *options)
     assert result.code == 3
-    assert result.err.startswith("nnr: error: model.nnr: unit 3 (NNR_NDU), bit 0, nnr_unit_size: the unit is ")
+    assert result.err.startswith("nnr: error: model.nnr: unit 3 (NNR_NDU), bit 0, nnr_unit_size: the unit has ")
     assert result.err.count("\n") == 1
     if "--json" in options:
         assert json.loads(result.out) == json.loads(whole)[:3]
@@ -227,7 +227,7 @@ def test_bins_name_each_parameter_in_coding_order(capsys: Capture, scan_order: i
 def test_bins_are_limited(bitstream: Path, capsys: Capture) -> None:
     result = call(capsys, "inspect", bitstream, "--bins", "--all", "--bins-limit", 7)
     assert len(result.out.splitlines()) == 1 + 1 + 7
-    assert result.err == "nnr: these are the first 7 bins; --bins-limit shows more, 0 all of them\n"
+    assert result.err == "nnr: only the first 7 bins are shown; raise --bins-limit, or use 0 for all\n"
     assert result.code == 0
     nnr.encode_file({"w": np.arange(900, dtype="i4").reshape(30, 30)}, "long.nnr")
     assert len(json.loads(call(capsys, "inspect", "long.nnr", "--bins", "--unit", 2, "--json").out)) == 1000
@@ -260,7 +260,7 @@ def test_bins_that_are_not_there(capsys: Capture, monkeypatch: pytest.MonkeyPatc
     nnr.encode_file({"w": weights()}, "m.nnr")
     monkeypatch.setattr("nnr_codec.decoder.bins.MAX_PARAMETERS", 719)
     result = call(capsys, "inspect", "m.nnr", "--bins")
-    assert (result.code, result.err.endswith("bins are told of tensors of at most 719 parameters\n")) == (4, True)
+    assert (result.code, result.err.endswith("bins are listed only for tensors of up to 719 parameters\n")) == (4, True)
 
 
 # ------------------------------------------------------------------------------------------------ requirements

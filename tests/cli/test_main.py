@@ -182,7 +182,7 @@ def test_internal_error(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.code == 70
     assert re.fullmatch(
         r"nnr: error: internal error at test_main\.py:\d+, please report it: RuntimeError: oh\\nno "
-        r"\(NNR_DEBUG=1 says more\)\n",
+        r"\(NNR_DEBUG=1 prints a traceback\)\n",
         result.err,
     )
     monkeypatch.setenv("NNR_DEBUG", "1")

@@ -121,15 +121,15 @@ def test_standard_input(npz: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("import sys; print('oh\\nno', file=sys.stderr); sys.exit(3)", "ended with 3: no\n"),
+        ("import sys; print('oh\\nno', file=sys.stderr); sys.exit(3)", "exited with code 3: no\n"),
         ("import os; os.kill(os.getpid(), 9)", "ended by signal 9\n"),
-        ("print()", "not ''\n"),
-        ("print('a word')", "the last line that"),
-        ("print('0.5 a')", "not '0.5 a'\n"),
-        ("print('- 0.5')", "not '- 0.5'\n"),
-        ("print('nan')", "an evaluation gives a finite number"),
-        ("print(*[0.5] * 40)", "the last 32 classes at most"),
-        ("import sys; sys.stdout.buffer.write(b'\\xff\\x1b[31m')", "the last line that"),
+        ("print()", "got ''\n"),
+        ("print('a word')", "the last line of"),
+        ("print('0.5 a')", "got '0.5 a'\n"),
+        ("print('- 0.5')", "got '- 0.5'\n"),
+        ("print('nan')", "an evaluation must return a finite number"),
+        ("print(*[0.5] * 40)", "only the last 32 classes"),
+        ("import sys; sys.stdout.buffer.write(b'\\xff\\x1b[31m')", "the last line of"),
     ],
 )
 def test_a_command_that_fails(npz: Path, capsys: Capture, script: str, message: str) -> None:
@@ -166,12 +166,12 @@ def test_the_end_of_a_line_is_no_accuracy(npz: Path, capsys: Capture, monkeypatc
     arguments = ["--map", "sparsification=0.1", "--evaluate", command("print('0.25', '0.125 ' * 200, end='')")]
     result = call(capsys, "encode", npz, "-o", "mapped.nnr", *arguments)
     assert result.code == 3
-    assert "not ''" in result.err
+    assert "got ''" in result.err
 
 
 def test_a_command_that_does_not_exist(npz: Path, capsys: Capture) -> None:
     result = call(capsys, "encode", npz, "-o", "mapped.nnr", "--map", "pruning", "--map", "sparsification=0.1")
-    assert result.code == 2 and "--map and --evaluate go together" in result.err
+    assert result.code == 2 and "--map and --evaluate require each other" in result.err
     result = call(
         capsys, "encode", npz, "-o", "mapped.nnr", "--map", "sparsification=0.1", "--evaluate", "./no-such-command -x"
     )
@@ -183,17 +183,20 @@ def test_a_command_that_does_not_exist(npz: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--evaluate", "true"], "--map and --evaluate go together"),
-        (["--metric", "top-1"], "--metric is that of --map"),
-        (["--map", "sparsify", "--evaluate", "true"], "there is no map of 'sparsify'; there are sparsification"),
-        (["--map", "pruning", "--map", "pruning=0.1", "--evaluate", "true"], "pruning is given twice"),
-        (["--map", "pruning=0.1,", "--evaluate", "true"], "points that are no numbers"),
-        (["--map", "pruning=", "--evaluate", "true"], "points that are no numbers"),
+        (["--evaluate", "true"], "--map and --evaluate require each other"),
+        (["--metric", "top-1"], "--metric requires --map"),
+        (["--map", "sparsify", "--evaluate", "true"], "unknown map 'sparsify'; choose from sparsification"),
+        (["--map", "pruning", "--map", "pruning=0.1", "--evaluate", "true"], "map 'pruning' is given twice"),
+        (["--map", "pruning=0.1,", "--evaluate", "true"], "must be numbers"),
+        (["--map", "pruning=", "--evaluate", "true"], "must be numbers"),
         (["--map", "pruning", "--evaluate", "python 'x"], "--evaluate: no closing quotation"),
-        (["--map", "pruning", "--evaluate", " "], "--evaluate: the command is empty"),
-        (["--map", "pruning", "--evaluate", "true", "--dry-run"], "--dry-run writes nothing"),
-        (["--map", "pruning", "--evaluate", "true", "--metric", ""], "--metric: the name is empty"),
-        (["--map", "pruning", "--evaluate", "true", "--metric", "x", "--profile", "0"], "--metric takes --profile 1"),
+        (["--map", "pruning", "--evaluate", " "], "--evaluate must not be empty"),
+        (["--map", "pruning", "--evaluate", "true", "--dry-run"], "--dry-run and --map cannot be combined"),
+        (["--map", "pruning", "--evaluate", "true", "--metric", ""], "--metric must not be empty"),
+        (
+            ["--map", "pruning", "--evaluate", "true", "--metric", "x", "--profile", "0"],
+            "--metric requires --profile 1",
+        ),
     ],
 )
 def test_options_that_mean_nothing(npz: Path, capsys: Capture, arguments: list[str], message: str) -> None:
@@ -207,7 +210,7 @@ def test_points_that_are_none(npz: Path, capsys: Capture) -> None:
     arguments = ["--map", "sparsification=-0.1", "--evaluate", command()]
     result = call(capsys, "encode", npz, "-o", "mapped.nnr", *arguments)
     assert (result.code, result.err.count("\n")) == (3, 1)
-    assert "a number of at least 0, not -0.1" in result.err
+    assert "a number of at least 0, got -0.1" in result.err
     assert not Path("names.txt").exists() and not Path("mapped.nnr").exists()
 
 
@@ -239,14 +242,14 @@ def test_a_point_on_standard_output(mapped: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sparsify", "0.06"], "--sparsify 0.06: the sparsification map has 0.0, 0.05, 0.1"),
-        (["--sparsify", "nan"], "the sparsification map has"),
-        (["--sparsify", "1e999"], "the sparsification map has"),
-        (["--prune", "0.1"], "--prune takes a point of a pruning map, of which the bitstream has none"),
+        (["--sparsify", "0.06"], "--sparsify 0.06 is not a point of the sparsification map; it has 0.0, 0.05, 0.1"),
+        (["--sparsify", "nan"], "is not a point of the sparsification map"),
+        (["--sparsify", "1e999"], "is not a point of the sparsification map"),
+        (["--prune", "0.1"], "--prune requires a pruning map, but the bitstream has none"),
         (["--prune", "0.1", "--sparsify", "0.1"], "cannot be combined"),
-        (["--sparsify", "0.1", "--only", "a*"], "take a whole model as it is"),
-        (["--sparsify", "0.1", "--dtype", "float16"], "take a whole model as it is"),
-        (["--sparsify", "0.1", "--resume"], "take a whole model as it is"),
+        (["--sparsify", "0.1", "--only", "a*"], "cannot be combined with --only, --dtype or --resume"),
+        (["--sparsify", "0.1", "--dtype", "float16"], "cannot be combined with --only, --dtype or --resume"),
+        (["--sparsify", "0.1", "--resume"], "cannot be combined with --only, --dtype or --resume"),
     ],
 )
 def test_points_that_there_are_not(mapped: Path, capsys: Capture, arguments: list[str], message: str) -> None:
@@ -261,7 +264,9 @@ def test_a_message_does_not_list_all_points_that_there_can_be(npz: Path, capsys:
     nnr.encode_file(npz, "many.nnr", performance=nnr.Performance(maps=nnr.PerformanceMaps(nnr.SparsificationMap(rows))))
     result = call(capsys, "decode", "many.nnr", "-o", "thin.npz", "--sparsify", "0.3333333")
     assert result.code == 2
-    assert "--sparsify 0.3333333: the sparsification map has 254 points (nnr ls --maps)" in result.err
+    assert (
+        "--sparsify 0.3333333 is not a point of the sparsification map; it has 254 points (nnr ls --maps)" in result.err
+    )
     assert call(capsys, "ls", "many.nnr", "--maps").out.count("\n") == 255
     assert call(capsys, "decode", "many.nnr", "-o", "thin.npz", "--sparsify", str(np.float32(253 / 256))).code == 0
 
@@ -271,7 +276,7 @@ def test_no_map(npz: Path, bitstream: Path, capsys: Capture) -> None:
     for name in (bitstream, "flagged.nnr"):
         result = call(capsys, "decode", name, "-o", "thin.npz", "--sparsify", "0.1")
         assert result.code == 2
-        assert "a sparsification map, of which the bitstream has none" in result.err
+        assert "requires a sparsification map, but the bitstream has none" in result.err
 
 
 def test_points_of_strangers(npz: Path, capsys: Capture) -> None:
@@ -298,7 +303,7 @@ def test_an_update_has_no_points(npz: Path, capsys: Capture) -> None:
     Path("update.nnr").write_bytes(data)
     result = call(capsys, "decode", "update.nnr", "-o", "thin.npz", "--sparsify", "0.5")
     assert result.code == 2
-    assert "are for whole models" in result.err
+    assert "apply to whole models" in result.err
     assert not Path("thin.npz").exists()
 
 

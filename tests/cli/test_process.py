@@ -234,7 +234,7 @@ def test_binary_data_is_kept_from_a_terminal(npz: Path) -> None:
     for arguments in (["encode", npz, "-o", "-"], ["decode", "model.nnr", "-o", "-"]):
         code, text = terminal(*arguments)
         assert code == 2
-        assert "standard output is a terminal; name a file with -o or pipe the output on" in text
+        assert "standard output is a terminal; give a file with -o or pipe the output" in text
     for arguments in (["ls", "-"], ["encode", "-", "-o", "x.nnr"]):
         code, text = terminal(*arguments)
         assert code == 2

@@ -34,7 +34,7 @@ def test_an_existing_report_is_refused_before_any_work(npz: Path, capsys: Captur
     Path("r.json").write_text("mine")
     result = call(capsys, "encode", npz, "-o", "m.nnr", "--report", "r.json")
     assert result.code == 5
-    assert "r.json exists; -f replaces it" in result.err
+    assert "r.json exists; use -f to replace it" in result.err
     assert Path("r.json").read_text() == "mine"
     assert not Path("m.nnr").exists()
     assert call(capsys, "encode", npz, "-fo", "m.nnr", "--report", "r.json").code == 0
@@ -44,12 +44,12 @@ def test_an_existing_report_is_refused_before_any_work(npz: Path, capsys: Captur
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["r.txt"], "'r.txt' ends neither in .json nor in .html"),
-        (["-"], "ends neither"),
+        (["r.txt"], "'r.txt' must end in .json or .html"),
+        (["-"], "must end in .json or .html"),
         (["r.json", "r.json"], "'r.json' is given twice"),
         (["r.json", "./r.json"], "'./r.json' is given twice"),
-        (["m.json"], "m.json cannot be two outputs"),
-        (["./m.json"], "m.json cannot be two outputs"),
+        (["m.json"], "m.json is the file of two outputs; use other names"),
+        (["./m.json"], "m.json is the file of two outputs; use other names"),
     ],
 )
 def test_wrong_names(npz: Path, capsys: Capture, names: list[str], message: str) -> None:

@@ -69,7 +69,7 @@ def test_it_needs_a_file(bitstream: Path, npz: Path, capsys: Capture) -> None:
     ):
         result = call(capsys, *arguments)
         assert result.code == 2
-        assert "--resume needs a file" in result.err
+        assert "--resume requires an output file" in result.err
 
 
 def test_a_folder_that_is_none_of_ours(npz: Path, capsys: Capture) -> None:

@@ -36,8 +36,8 @@ def test_a_file_says_what_errors_cost(model: str, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("known", "message"),
     [
-        ({"other": np.ones(())}, "--sensitivity: 'other' is no tensor of the model"),
-        ({"hessian:other": np.ones((2, 2))}, "--sensitivity hessians: 'other' is no tensor of the model"),
+        ({"other": np.ones(())}, "--sensitivity: 'other' is not a tensor of the model"),
+        ({"hessian:other": np.ones((2, 2))}, "--sensitivity hessians: 'other' is not a tensor of the model"),
         ({"dense": np.ones((2, 2))}, "--sensitivity of 'dense' has shape (2, 2)"),
         ({"hessian:dense": np.ones((2, 2))}, "--sensitivity hessians of 'dense' have shape (2, 2)"),
         ({"dense": -np.ones(())}, "--sensitivity of 'dense' is negative"),

@@ -62,7 +62,7 @@ def test_without_topology(apart: Path, capsys: Capture) -> None:
     )
     result = call(capsys, "decode", "w.nnr", "-o", "m.npz")
     assert result.code == 3
-    assert "the dimensions of 'w' are not in the bitstream and no topology gives them" in result.err
+    assert "the dimensions of 'w' are neither in the bitstream nor in a topology; give the topology" in result.err
     assert not Path("m.nnef").exists()
 
 
@@ -72,13 +72,13 @@ def test_without_topology(apart: Path, capsys: Capture) -> None:
         (
             "[2, 3]",
             "[3, 2]",
-            "1 of 2 tensors have other shapes: 'w' is (2, 3), declared as (3, 2)",
+            "1 of 2 tensors have different shapes: 'w' is (2, 3), declared as (3, 2)",
         ),
-        ("'b'", "'c'", "1 of 2 tensors are no variables of it: 'b'"),
+        ("'b'", "'c'", "1 of 2 tensors are not among its variables: 'b'"),
         (
             "b = variable(",
             "b = variable<integer>(",
-            "1 of 2 tensors have other types: 'b' is float32",
+            "1 of 2 tensors have different types: 'b' is float32",
         ),
         (
             "    y =",
@@ -94,7 +94,7 @@ def test_a_topology_that_does_not_fit(apart: Path, capsys: Capture, was: str, th
     result = call(capsys, "decode", "w.nnr", "-o", "m.nnef", "--topology", "g.txt")
     assert result.code == 3
     assert result.err.startswith("nnr: error: w.nnr: ")
-    advice = "" if message.startswith("incomplete") else "; give the topology of the model that was encoded"
+    advice = "" if message.startswith("incomplete") else "; use the topology of the encoded model"
     assert result.err.endswith(f"{message}{advice}\n")
     assert result.err.count("\n") == 1
     assert not Path("m.nnef").exists()

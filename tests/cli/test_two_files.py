@@ -35,6 +35,26 @@ def test_openvino(model: Path, capsys: Capture) -> None:
     assert "int64" in call(capsys, "ls", "m.nnr").out
 
 
+@pytest.mark.parametrize("command", [["encode"], ["update", "encode", "--base", "base.xml"]])
+def test_no_output_replaces_the_weights_of_an_input(model: Path, capsys: Capture, command: list[str]) -> None:
+    weights = model.with_suffix(".bin").read_bytes()
+    put(model.parent, model.read_bytes(), weights, "base")
+    for name in ("m.bin", "base.bin") if "update" in command else ("m.bin",):
+        refused = call(capsys, *command, model, "-o", name, "-f")
+        assert refused.err == f"nnr: error: {name} is a file of an input model; write to another name\n"
+        assert (refused.code, (model.parent / name).read_bytes() == weights) == (5, True)
+
+
+def test_no_output_replaces_a_file_in_the_folder_of_an_input(tmp_path: Path, capsys: Capture) -> None:
+    folder = write_folder(tmp_path / "net", {"main.sknd": b"graph G { }", "w.dat": dat(WEIGHT)})
+    for name in ("main.sknd", "w.dat"):
+        refused = call(capsys, "encode", folder, "-o", folder / name, "-f")
+        assert (refused.code, "is an input; write to another name" in refused.err) == (5, True)
+    assert (folder / "w.dat").read_bytes() == dat(WEIGHT)
+    nnr.encode_file({"w": WEIGHT}, folder / "w.nnr")  # an earlier output
+    assert "is an input" not in call(capsys, "encode", folder, "-o", folder / "w.nnr", "-f").err
+
+
 def test_openvino_without_a_part(model: Path, capsys: Capture) -> None:
     assert call(capsys, "encode", model, "-o", "m.nnr").code == 0
     cast = call(capsys, "decode", "m.nnr", "-o", "out.xml", "--dtype", "float16")
@@ -42,7 +62,7 @@ def test_openvino_without_a_part(model: Path, capsys: Capture) -> None:
     assert "'w' is float16; the XML says float32 [8, 8]: decode it as it is" in cast.err
     only = call(capsys, "decode", "m.nnr", "-o", "out.xml", "--only", "w")
     assert only.code != 0
-    assert "--only leaves out tensors" in only.err
+    assert "--only omits tensors" in only.err
     model.with_suffix(".bin").unlink()
     missing = call(capsys, "encode", model, "-o", "n.nnr")
     assert missing.code != 0

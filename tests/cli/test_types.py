@@ -110,18 +110,18 @@ def test_without_side_information(typed: Path, npz: Path, capsys: Capture) -> No
         (
             {"w": TENSORS["mask"]},
             {},
-            "tensor 'w' has type bool, which NNR does not express (Table 15); use --side-info",
+            "tensor 'w' has type bool, which NNR cannot represent (Table 15); use --side-info",
         ),
         (
             {"w": TENSORS["steps"]},
             {},
-            "tensor 'w' has no dimensions: shape (), which NNR does not express; use --side-info",
+            "tensor 'w' has no dimensions: shape (), which NNR cannot represent; use --side-info",
         ),
-        ({"w": TENSORS["none"]}, {}, "tensor 'w' is empty: shape (0, 4), which NNR does not express; use --side-info"),
+        ({"w": TENSORS["none"]}, {}, "tensor 'w' is empty: shape (0, 4), which NNR cannot represent; use --side-info"),
         (
             {"w": weights()},
             {"format": "pt"},
-            "the model has metadata, which only side information holds; use --side-info",
+            "the model has metadata, which only side information can represent; use --side-info",
         ),
     ):
         nnr.save(nnr.Model(tensors, metadata=metadata), "one.safetensors", overwrite=True)
@@ -261,8 +261,8 @@ def test_a_record_of_another_version(typed: Path, capsys: Capture) -> None:
     unit.payload.topology_data = text.replace(b'{"nnr_codec":3', b'{"nnr_codec":4')
     Path("m.nnr").write_bytes(nnr.write_units(units))
     result = call(capsys, "ls", "m.nnr")
-    version = "side information of version 4; known are those up to 3"
-    warning = f"nnr: warning: passed over, as of no known type or format: unit 2 ({version})"
+    version = "side information of version 4; only versions up to 3 are supported"
+    warning = f"nnr: warning: skipped, because its type or format is unknown: unit 2 ({version})"
     assert (result.code, result.err) == (0, warning + "\n")
     result = call(capsys, "decode", "m.nnr", "-o", "out.npz")
     assert (result.code, result.err.splitlines()) == (

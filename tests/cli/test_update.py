@@ -8,13 +8,15 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from nnr_cli import output
 from nnr_cli.main import run
 
 import nnr_codec as nnr
@@ -122,19 +124,19 @@ def test_options(versions: Path, capsys: Capture, options: list[Any], expected: 
     ("options", "message"),
     [
         (["--qp", -40, "--quality", 30], "--qp and --quality cannot be combined"),
-        (["--lossless", "--preset", "fl"], "--lossless is --preset lossless, not fl"),
+        (["--lossless", "--preset", "fl"], "--lossless and --preset fl cannot be combined; choose one"),
         (["--lossless", "--quality", 30], "--lossless keeps every bit, so --quality has no effect"),
         (["--lossless", "--fold-batchnorm"], "so --fold-batchnorm has no effect"),
-        (["--structured"], "--structured goes with --sparsity"),
+        (["--structured"], "--structured requires --sparsity"),
         (["--sparsity", 1.5], "1.5 is not in the range"),
-        (["--sparsity", "nan"], "--sparsity is a finite number, not nan"),
+        (["--sparsity", "nan"], "--sparsity must be a finite number, got nan"),
         (["--sbt", 1.5], "1.5 is not in the range"),
         (["--sbt", "much"], "'much' is not a valid float"),
-        (["--sbt", "nan"], "--sbt is a number within 0..1, not nan"),
+        (["--sbt", "nan"], "--sbt must be a number from 0 to 1, got nan"),
         (["--sbt", 0.9, "--sbt-ternary", -1], "-1.0 is not in the range"),
         (["--sbt", 0.9, "--sbt-ternary", "inf"], "inf is not in the range"),
-        (["--sbt", 0.9, "--sbt-ternary", "nan"], "--sbt-ternary is a number within 0..1, not nan"),
-        (["--sbt-ternary", 0.5], "--sbt-ternary needs --sbt"),
+        (["--sbt", 0.9, "--sbt-ternary", "nan"], "--sbt-ternary must be a number from 0 to 1, got nan"),
+        (["--sbt-ternary", 0.5], "--sbt-ternary requires --sbt"),
         (["--sbt", 0.9, "--lossless"], "--lossless keeps every bit, so --sbt has no effect"),
         (["--preset", "default"], "'default' is not one of"),
         (["--rule", "a:snr=30", "--rule", "b:qp=1000"], "--rule 'b': qp 1000 is outside"),
@@ -310,7 +312,7 @@ def test_the_wrong_base(versions: Path, capsys: Capture) -> None:
     result = call(capsys, "update", "apply", "v2.npz", "v2.nnr", "-o", "x.npz")
     assert result.code == 3
     message = f"nnr: error: v2.nnr is an update of {short('v1.npz')}, v2.npz is {short('v2.npz')}"
-    assert (result.out, result.err) == ("", f"{message}; give the model that it updates\n")
+    assert (result.out, result.err) == ("", f"{message}; use the model that it updates\n")
     assert not Path("x.npz").exists()
 
 
@@ -322,16 +324,49 @@ COMMANDS: list[list[str]] = [
 ]
 
 
+def test_squash_names_its_default_in_an_error(versions: Path, capsys: Capture) -> None:
+    result = call(capsys, "update", "squash", "v1.npz", "v2.nnr", "-o", "x.nnr", "--rate", 3)
+    message = "the default without --quality or another goal keeps every bit, so --rate has no effect\n"
+    assert (result.code, result.err.endswith(f"Error: {message}")) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("encode v3.npz --base v2.npz", {"encoding": 6}),
+        ("apply v1.npz v2.nnr", {"applying": 4}),
+        ("chain v1.npz v2.nnr v3.nnr", {"applying": 9}),
+        ("squash v1.npz v2.nnr v3.nnr --quality 30", {"applying": 9, "encoding": 6}),
+    ],
+)
+def test_progress_reaches_its_end(
+    versions: Path, capsys: Capture, monkeypatch: Monkey, command: str, expected: dict[str, int]
+) -> None:
+    totals, done = dict[str, int](), dict[str, int]()
+
+    @contextmanager
+    def progress(self: output.Printer, label: str, total: int) -> Iterator[Callable[[str], None]]:
+        def advance(name: str) -> None:
+            done[label] = done.get(label, 0) + 1
+
+        totals[label] = total
+        yield advance
+
+    monkeypatch.setattr(output.Printer, "progress", progress)
+    assert call(capsys, "update", *command.split(), "-o", "x.nnr" if "encode" in command else "x.npz").code == 0
+    assert totals == done == expected
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[1])
 def test_what_is_there_is_not_replaced(versions: Path, capsys: Capture, command: list[str]) -> None:
     Path("out.npz").write_text("precious")
     result = call(capsys, *command, "out.npz")
-    assert (result.code, result.err) == (5, "nnr: error: out.npz exists; -f replaces it\n")
+    assert (result.code, result.err) == (5, "nnr: error: out.npz exists; use -f to replace it\n")
     inputs = [name for name in command if name.startswith("v")]
     for name in inputs:
         content = Path(name).read_bytes()
         result = call(capsys, *command, name, "-f")
-        assert (result.code, result.err) == (5, f"nnr: error: {name} is the input; write to another name\n")
+        assert (result.code, result.err) == (5, f"nnr: error: {name} is an input; write to another name\n")
         assert Path(name).read_bytes() == content
     assert call(capsys, *command, "no/out.npz").err == "nnr: error: no: No such file or directory\n"
     assert Path("out.npz").read_text() == "precious"
@@ -357,7 +392,7 @@ def test_truncated_updates(versions: Path, capsys: Capture, command: list[str], 
 def test_what_is_no_update(versions: Path, capsys: Capture, command: list[str]) -> None:
     nnr.encode_file("v1.npz", "whole.nnr")
     for name, code, message in (
-        ("whole.nnr", 3, "nnr: error: whole.nnr: the bitstream holds a whole model, and no update of one\n"),
+        ("whole.nnr", 3, "nnr: error: whole.nnr: the bitstream is a whole model, not an update\n"),
         ("v1.npz", 3, "nnr: error: v1.npz: a model (npz), not a bitstream; "),
         ("missing.nnr", 5, "nnr: error: missing.nnr: No such file or directory\n"),
     ):
@@ -367,14 +402,14 @@ def test_what_is_no_update(versions: Path, capsys: Capture, command: list[str]) 
         assert result.err.count("\n") == 1
     result = call(capsys, *["whole.nnr" if word == "v1.npz" else word for word in command], "out.npz")
     assert result.code == 3
-    assert re.fullmatch(r"nnr: error: v2.nnr is an update of .*, whole.nnr is .*; give the model.*\n", result.err)
+    assert re.fullmatch(r"nnr: error: v2.nnr is an update of .*, whole.nnr is .*; use the model.*\n", result.err)
     assert not Path("out.npz").exists()
 
 
 def test_a_tensor_that_is_gone(versions: Path, capsys: Capture) -> None:
     result = call(capsys, "update", "encode", "v2.npz", "--base", "v3.npz", "-o", "d.nnr")
     assert result.code == 3
-    assert result.err.startswith("nnr: error: tensor 'new' of the base is missing")
+    assert result.err.startswith("nnr: error: tensor 'new' of the base model is missing")
     assert not Path("d.nnr").exists()
 
 
@@ -436,7 +471,7 @@ def test_a_chain_is_applied(versions: Path, capsys: Capture) -> None:
         (["v3.nnr", "v2.nnr"], "v3.nnr is an update of {2}, v1.npz is {1}; it follows v2.nnr"),
         (
             ["v2.nnr", "v4.nnr"],
-            "v4.nnr is an update of {3}, the model after v2.nnr is {2}; none of the others leads there",
+            "v4.nnr is an update of {3}, the model after v2.nnr is {2}; none of the other updates produces that model",
         ),
         (["v2.nnr", "v2.nnr"], "v2.nnr is an update of {1}, the model after v2.nnr is {2}; it follows v1.npz"),
     ],
@@ -473,13 +508,13 @@ def test_lossy_squash(versions: Path, capsys: Capture, options: list[Any]) -> No
     assert result.code == 0, result.err
     lines = result.err.splitlines(keepends=True)[-3:]  # the qp is too large for some of the matrices
     assert lines[0] == (
-        "nnr: warning: d.nnr makes another model than the updates do: what updates that one does not apply to it\n"
+        "nnr: warning: d.nnr does not restore exactly the same model, so later updates do not apply; use --lossless\n"
     )
     assert CHECK.fullmatch(lines[2])
     assert Path("d.nnr").stat().st_size < len(nnr.squash_updates("v1.npz", ["v2.nnr", "v3.nnr"]))
     result = call(capsys, "update", "chain", "v1.npz", "d.nnr", "v4.nnr")
     assert result.code == 3
-    assert "none of the others leads there" in result.err
+    assert "none of the other updates produces that model" in result.err
 
 
 # ------------------------------------------------------------------------------------------------ other commands
@@ -677,7 +712,7 @@ def test_a_sequence_with_parents(capsys: Capture, parent: str) -> None:
 def test_mistakes_with_parents(versions: Path, capsys: Capture) -> None:
     encode = ("update", "encode", "v2.npz", "--base", "v1.npz", "-o", "u.nnr")
     for options, code, message in (
-        (["-i", "v2.nnr"], 2, "--input goes with --parent"),
+        (["-i", "v2.nnr"], 2, "--input requires --parent"),
         (["--parent", "node", "--lossless"], 2, "--parent cannot be combined with --lossless"),
         (["--parent", "node", "--report", "x.json"], 2, "--parent cannot be combined with --lossless"),
         (["--parent", "node", "-i", "v2.nnr"], 2, "v2.nnr was encoded without --parent"),
@@ -692,7 +727,7 @@ def test_metadata_stay_in_a_sequence_with_parents(capsys: Capture) -> None:
     for k in (1, 2):
         nnr.save(nnr.Model({"w": weights(k)}, metadata={"version": str(k)}), f"v{k}.safetensors")
     encode = ("update", "encode", "v2.safetensors", "--base", "v1.safetensors", "-fo", "u.nnr")
-    warning = "nnr: warning: an update with --parent cannot change metadata; those of OLD stay\n"
+    warning = "nnr: warning: an update with --parent cannot change metadata; the metadata of OLD is kept\n"
     for options, is_told in (((), False), (("--parent", "node"), True)):
         assert (warning in call(capsys, *encode, *options).err) == is_told
         assert call(capsys, "update", "apply", "v1.safetensors", "u.nnr", "-fo", "new.safetensors").code == 0
@@ -702,4 +737,4 @@ def test_metadata_stay_in_a_sequence_with_parents(capsys: Capture) -> None:
 def test_a_report_does_not_replace_the_update(versions: Path, capsys: Capture) -> None:
     encode = ("update", "encode", "v2.npz", "--base", "v1.npz", "-fo", "u.json", "--report", "./u.json")
     result = call(capsys, *encode)
-    assert (result.code, "u.json cannot be two outputs" in result.err) == (2, True)
+    assert (result.code, "u.json is the file of two outputs; use other names" in result.err) == (2, True)

@@ -48,7 +48,7 @@ def test_violations(capsys: pytest.CaptureFixture[str], fine: Path, bad: Path) -
     assert result.out.splitlines() == [
         f"{bad}: unit 1 (NNR_MPS), bit 38, nnr_reserved_zero_2bits: nnr_reserved_zero_2bits is 1 "
         "(reserved-zero, 6.1.4)",
-        f"{bad}: unit 3 (NNR_NDU '\\x1b[31m'): '\\x1b[31m' occurs twice; topology element ids are unique "
+        f"{bad}: unit 3 (NNR_NDU '\\x1b[31m'): '\\x1b[31m' occurs twice; topology element ids must be unique "
         "(unique-ids, 6.2.3)",
         f"{bad}: note: unit 4 (NNR_UNSP) is ignored: its type 32 is unspecified",
         "2 bitstreams, 2 violations, 0 warnings",
@@ -124,7 +124,7 @@ def test_files_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path:
     result = call(capsys, "verify", fine, "--against", tmp_path / "m")
     assert (result.code, result.err) == (
         3,
-        f"nnr: error: {tmp_path / 'm'}: not a manifest: there is no list of tensors\n",
+        f"nnr: error: {tmp_path / 'm'}: not a manifest: it has no list of tensors\n",
     )
 
 
@@ -207,8 +207,8 @@ def test_models_of_other_formats_are_an_error(
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file))
         result = call(capsys, "verify", "-" if name == "-" else path)
     where = "standard input" if name == "-" else path
-    why = f"a model ({path.suffix[1:]}), not a bitstream; nnr verify checks bitstreams and NNEF models: encode it first"
-    assert (result.code, result.out, result.err) == (3, "", f"nnr: error: {where}: {why} (nnr encode FILE)\n")
+    why = f"a model ({path.suffix[1:]}), not a bitstream; nnr verify checks bitstreams and NNEF models"
+    assert (result.code, result.out, result.err) == (3, "", f"nnr: error: {where}: {why}; use nnr encode first\n")
 
 
 def test_a_bitstream_that_ends_as_a_model_is_a_bitstream(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -79,11 +79,11 @@ def test_a_topology_that_is_kept_apart(tmp_path: Path) -> None:
     change(path, "topology", value={"file": "topology.nnef", "sha256": hashlib.sha256(graph).hexdigest()})
     assert load_cases(tmp_path)[0].topology == Topology("nnef", graph)
     path.with_name("topology.nnef").write_bytes(graph + b"#")
-    assert "topology.nnef has another SHA-256" in refused(tmp_path)
+    assert "the SHA-256 of topology.nnef differs" in refused(tmp_path)
     change(path, "topology", "file", value="../topology.nnef")
-    assert "is not a file of the case's folder" in refused(tmp_path)
+    assert "is not a file in the folder of the case" in refused(tmp_path)
     change(path, "topology", value="topology.nnef")
-    assert "topology is str, not dict" in refused(tmp_path)
+    assert "topology must be dict, got str" in refused(tmp_path)
 
 
 def test_several_in_one_folder_and_values_in_an_archive(tmp_path: Path) -> None:
@@ -219,14 +219,14 @@ def test_no_file_but_those_of_the_folder(tmp_path: Path, name: str) -> None:
     (path.parent / "sub" / "x.nnr").write_bytes(DATA)
     (path.parent / ".hidden").write_bytes(DATA)
     change(path, "stream", "file", value=name)
-    assert "not a file of the case's folder" in refused(tmp_path)
+    assert "not a file in the folder of the case" in refused(tmp_path)
     change(path, "stream", "file", value="stream.nnr")
     change(path, "expected", "tensors", 0, "npz", value="w")
     change(path, "expected", "arrays", value=name)
-    assert "not a file of the case's folder" in refused(tmp_path)
+    assert "not a file in the folder of the case" in refused(tmp_path)
     change(path, "expected", "arrays", value="stream.nnr")
     change(path, "inputs", value=[described(DATA, {"w": W}, name)])
-    assert "not a file of the case's folder" in refused(tmp_path)
+    assert "not a file in the folder of the case" in refused(tmp_path)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="makes links and pipes")

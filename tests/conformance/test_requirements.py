@@ -78,7 +78,7 @@ PACKAGE = ROOT / "nnr_codec"
 #: Modules whose errors are about the caller's request or about other standards, and the slow decoder of tests.
 NO_RULES = {"bitstream/aggregate.py", "bitstream/performance.py", "decoder/lineage.py", "syntax/deepcabac.py"}
 #: Errors about the caller's request in other modules.
-REQUESTS = ("an NNR_PT_RAW_FLOAT payload has no bins", "bins are told of tensors of at most")
+REQUESTS = ("an NNR_PT_RAW_FLOAT payload has no bins", "bins are listed only for tensors")
 ERRORS = {
     *("BitstreamError", "ElementError", "TruncatedError", "PayloadError"),
     *("MissingReferenceError", "UnsupportedError"),

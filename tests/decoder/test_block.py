@@ -141,7 +141,7 @@ def test_a_block_of_nothing_but_a_weight_is_refused() -> None:
     data = Bitstream().str_().mps().ndu(header, payload=b"\xda\x24\x80").data
     refused(data, nnr.ElementError, None, unit="unit 2 (NNR_NDU")
     single = ndu("w", DIMS, kind=NNR_PT_BLOCK, compressed_parameter_types=0)
-    with pytest.raises(nnr.ElementError, match="no parameters beside its weight"):
+    with pytest.raises(nnr.ElementError, match="no parameters besides its weight"):
         nnr.decode(Bitstream().str_().mps().ndu(single, payload=b"\xda\x24\x80").data)
 
 
@@ -160,7 +160,7 @@ def test_ids_that_do_not_fit_the_parameter_types_are_refused(types: int, surplus
 def test_a_block_is_float() -> None:
     header = block(NNR_CPT_BI, nnr_decompressed_data_format_present_flag=1, nnr_decompressed_data_format=0)
     data = Bitstream().str_().mps().ndu(header, np.ones(6), np.ones(DIMS)).data
-    refused(data, nnr.ElementError, "TENSOR_INT32 is not a format of this payload type", unit="unit 2")
+    refused(data, nnr.ElementError, "TENSOR_INT32 is not allowed with this payload type", unit="unit 2")
 
 
 @pytest.mark.parametrize("data_format", [8, 9])
@@ -327,7 +327,7 @@ def test_raw_parameters_are_not_decomposed() -> None:
     refused(
         data,
         nnr.ElementError,
-        "only tensors of NNR_PT_FLOAT and NNR_PT_BLOCK are decomposed",
+        "only tensors of NNR_PT_FLOAT and NNR_PT_BLOCK can be decomposed",
         unit="unit 2 (NNR_NDU 'w')",
     )
 

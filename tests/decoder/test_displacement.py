@@ -149,5 +149,5 @@ graph net(x) -> (y) {
 def test_names_that_are_taken_are_not_used() -> None:
     w = np.ones((3, 4), "f4")
     tensors = {UNIT: w, "g": w[:, :2], "h": w[:2]}
-    with pytest.raises(nnr.EncodeError, match="would be the name of two tensors"):
+    with pytest.raises(nnr.EncodeError, match="two tensors would have the name"):
         nnr.encode(Model(tensors, blocks=[Block("w", g="g", h="h", corner=0)]))

@@ -204,7 +204,7 @@ def test_a_hash_that_two_devices_share() -> None:
     """Without ids nobody can tell which update is meant."""
     first = update(1)
     decoder = decoded(first, update(1, device=3, parent_device_id=3))
-    missing(decoder, by_hash(first, 2), "so have 2 devices")
+    missing(decoder, by_hash(first, 2), "which 2 devices have")
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -288,11 +288,11 @@ def test_a_lineage(read: Callable[[list[bytes]], Iterator[list[str]]]) -> None:
     made = line(6)
     assert [bool(names) for names in read(made)] == [True, False] * 3
     for order, match in [
-        ([0, 2], "bitstream 3 of device_id 2 continues number 2, .* the last one is 1"),
-        ([0, 1, 2, 4], "bitstream 5 of device_id 2 continues number 4, .* the last one is 3"),
+        ([0, 2], "bitstream 3 of device_id 2 continues number 2, .* the last decoded one is 1"),
+        ([0, 1, 2, 4], "bitstream 5 of device_id 2 continues number 4, .* the last decoded one is 3"),
         ([0, 1, 1], "bitstream 2 of device_id 2 is repeated or out of order: number 2 was decoded"),
         ([0, 0], "bitstream 1 of device_id 2 is repeated"),
-        ([1], "bitstream 2 of device_id 2 continues number 1, .* none of them is"),
+        ([1], "bitstream 2 of device_id 2 continues number 1, .* none was decoded"),
     ]:
         with pytest.raises(nnr.MissingReferenceError, match=match):
             list(read([made[k] for k in order]))
@@ -481,7 +481,7 @@ def test_the_lineage_is_forgotten_with_its_device() -> None:
     decoder = decoded(*made[:2], limits=Limits(max_history_bytes=2 * each))
     for k in (5, 6):
         decoder.decode(update(1, device=k, parent_device_id=k))
-    missing(decoder, made[2], "none of them is")
+    missing(decoder, made[2], "none was decoded")
 
 
 def test_very_many_senders_that_leave_nothing_but_a_lineage() -> None:

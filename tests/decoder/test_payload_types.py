@@ -172,9 +172,9 @@ def test_formats_by_profile_and_payload_type(kind: int, value: int, profile: int
     data = (stream.raw(header, [1, 0]) if kind == NNR_PT_RAW_FLOAT else stream.ndu(header, [1, 0])).data
     path = "nnr_compressed_data_unit_header.nnr_decompressed_data_format"
     if value > (9 if profile else 1):
-        refused(data, nnr.ElementError, f"format {value} is not one of profile {profile}", unit="unit 2", path=path)
+        refused(data, nnr.ElementError, f"format {value} is not defined in profile {profile}", unit="unit 2", path=path)
     elif (value in (1, 8, 9)) == (kind == NNR_PT_INT):
-        refused(data, nnr.ElementError, "not a format of this payload type", unit="unit 2", path=path)
+        refused(data, nnr.ElementError, "not allowed with this payload type", unit="unit 2", path=path)
     else:
         assert nnr.decode(data)["w"].tolist() == [1, 0]
 
@@ -189,7 +189,7 @@ def test_reserved_payload_types_are_refused(kind: int) -> None:
 @pytest.mark.parametrize("dims", [[], [0], [3, 0], [0, 3]])
 def test_nothing_to_code_is_refused(kind: int, dims: list[int]) -> None:
     data = Bitstream().str_().mps().ndu(ndu("w", dims, kind=kind), payload=b"\xfe\x80").data
-    refused(data, nnr.ElementError, "hold nothing that is coded", unit="unit 2 (NNR_NDU 'w')")
+    refused(data, nnr.ElementError, "are those of an empty tensor", unit="unit 2 (NNR_NDU 'w')")
 
 
 # ------------------------------------------------------------------------------------------------ steps

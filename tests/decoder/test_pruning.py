@@ -184,7 +184,7 @@ def test_a_mask_of_another_length_is_reported_and_not_applied(bits: str) -> None
     pruning = Pruning()
     pruning.add(masks(bits.replace("1", "0"), "0" * 10), Session())
     pruning.plan(AB)
-    assert f"a prune_mask of {len(bits)} bits, where" in pruning.ignored
+    assert f"a prune_mask of {len(bits)} bits, because" in pruning.ignored
     assert ones(pruning, "a", (2, 3)) == [[0, 0, 0], [0, 0, 0]]  # by the mask that fits
 
 
@@ -262,7 +262,7 @@ def test_a_dictionary_gives_dimensions_by_index() -> None:
 def test_units_have_the_dimensions_of_the_dictionary(dims: list[int]) -> None:
     pruning = Pruning()
     pruning.add(dictionary(a=dims), Session())
-    with pytest.raises(nnr.ElementError, match=r"tensor_dimensions of 'a' are \[2, 3\], pruning made them"):
+    with pytest.raises(nnr.ElementError, match=r"tensor_dimensions of 'a' are \[2, 3\], but"):
         pruning.plan(AB)
 
 
@@ -378,7 +378,7 @@ def test_every_way_of_decoding_issues_the_same_warning_once(
     assert [(warning.category, str(warning.message)) for warning in caught] == [
         (
             PruningWarning,
-            "pruning information is not applied: a prune_mask of 9 bits, where the tensors of two or more dimensions "
+            "pruning information is not applied: a prune_mask of 9 bits, because the tensors of two or more dimensions "
             "have 12 parameters and 4 output channels (6.4.4.5)",
         )
     ]

@@ -225,5 +225,5 @@ def test_several_tensors_without_a_mapping_are_refused() -> None:
     header = ndu(["a", "b"], None, kind=NNR_PT_INT, unary=None, input_parameters_present_flag=0)
     del header.tensor_dimensions_flag
     data = Bitstream(known).str_().mps().ndu(header, np.arange(6)).data
-    with pytest.raises(nnr.ElementError, match="2 topology elements share a tensor of 1"):
+    with pytest.raises(nnr.ElementError, match="2 topology elements are listed for a tensor of 1"):
         nnr.decode(data, topology_dimensions=known)

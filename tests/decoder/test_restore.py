@@ -551,8 +551,8 @@ def test_a_value_that_does_not_fit(type_: str) -> None:
     array = np.array([1, 70000], np.float32).astype(STORED_TYPES[type_].dtype)
     record = TensorRecord(type_, (2,), RawCode())
     data = made({"w": (record, array)})
-    refused(data, nnr.ElementError, "exceeds float16", unit="unit 3 (NNR_NDU 'w')", dtype="float16")
-    with pytest.raises(nnr.ElementError, match=r"unit 3 .*exceeds float16"):
+    refused(data, nnr.ElementError, "exceeds the range of float16", unit="unit 3 (NNR_NDU 'w')", dtype="float16")
+    with pytest.raises(nnr.ElementError, match=r"unit 3 .*exceeds the range of float16"):
         streamed(data, dtype="float16")
     assert nnr.decode(data, dtype="float32")["w"].tolist() == array.astype("f4").tolist()
 
@@ -689,10 +689,10 @@ def test_records_where_they_must_not_be() -> None:
     twice = levels(start(SideInfo({"w": TensorRecord("uint8")})).topology(record, storage=128, compression=1), "w", [1])
     refused(twice.data, nnr.ElementError, "second record", unit="unit 3 (NNR_TPL)")
     late = levels(start(None), "v", [1]).topology(record, storage=128, compression=1)
-    refused(late.data, nnr.ElementError, "after tensors", unit="unit 3 (NNR_TPL)")
+    refused(late.data, nnr.ElementError, "follows tensors", unit="unit 3 (NNR_TPL)")
     parts = start(None).ndu(ndu("w", [2], kind=NNR_PT_INT), [1, 2], pieces=2)
     parts.units.insert(3, start(SideInfo({"w": TensorRecord("uint8")})).units[2])
-    refused(parts.data, nnr.ElementError, "after tensors", unit="unit 3 (NNR_TPL)")
+    refused(parts.data, nnr.ElementError, "follows tensors", unit="unit 3 (NNR_TPL)")
 
 
 def test_damaged_records() -> None:
@@ -716,7 +716,7 @@ def test_another_version_can_be_listed() -> None:
     data = levels(start('{"nnr_codec":4,"tensors":[]}'), "w", [1, 2]).data
     with nnr.open(data) as file:
         assert file.info["w"].shape == (2,)
-        assert file.ignored == ["unit 2 (side information of version 4; known are those up to 3)"]
+        assert file.ignored == ["unit 2 (side information of version 4; only versions up to 3 are supported)"]
         calls: list[Callable[[], object]] = [lambda: file["w"], file.decode, lambda: file.rows("w", 0, 1)]
         calls += [lambda: list(file), lambda: len(file), lambda: "w" in file, lambda: file.get("absent")]
         calls += [lambda: file.decode(names=["absent"]), lambda: file.rows("absent", 0, 1)]
@@ -750,8 +750,8 @@ def test_units_that_the_record_does_not_want() -> None:
     """Found in headers, before anything is decoded."""
     raw = ndu("w", [2], kind=NNR_PT_RAW_FLOAT)
     for record, stream, why in (
-        (tensor(type="uint8"), lambda s: words(s, "w", bytes(8)), "2 float32; side information wants 2 what uint8"),
-        (tensor(type="bfloat16"), lambda s: levels(s, "w", [1]), "1 int32; side information wants 1 what bfloat16"),
+        (tensor(type="uint8"), lambda s: words(s, "w", bytes(8)), "2 float32; side information requires 2 what uint8"),
+        (tensor(type="bfloat16"), lambda s: levels(s, "w", [1]), "1 int32; side information requires 1 what bfloat16"),
         (tensor(type="uint8", shape=[3]), lambda s: levels(s, "w", [1, 2]), "2 int32; .* 3 what uint8"),
         (
             tensor(code={"kind": "raw"}, type="int64", shape=[3]),
@@ -765,8 +765,16 @@ def test_units_that_the_record_does_not_want() -> None:
         (FLOAT, lambda s: levels(s, "w#bits", [1]), "not float32 words"),
         (FLOAT, lambda s: s.ndu(ndu("w#bits", [1]), [1]), "not float32 words"),
         (FLOAT, lambda s: s.ndu(ndu("w#bits", [1, 1], kind=NNR_PT_RAW_FLOAT), payload=bytes(4)), "not float32 words"),
-        (tensor(index=0, same_as="v"), lambda s: levels(s, "w", [1]), "has a unit, and is tied to 'v'"),
-        (tensor(index=0, shape=[0], type="int8"), lambda s: levels(s, "w", [1]), "has a unit, and is empty"),
+        (
+            tensor(index=0, same_as="v"),
+            lambda s: levels(s, "w", [1]),
+            "has a unit, but side information states that it is tied to 'v'",
+        ),
+        (
+            tensor(index=0, shape=[0], type="int8"),
+            lambda s: levels(s, "w", [1]),
+            "has a unit, but side information states that it is empty",
+        ),
     ):
         data = stream(start(record)).data
         refused(data, nnr.ElementError, why, unit="unit 3 (NNR_NDU")
@@ -835,7 +843,7 @@ def test_empty_tensors_are_no_more_than_numpy_can_say() -> None:
     record = SideInfo({"w": TensorRecord("float8_e5m2", (0, 1 << 62), index=0)})
     data = start(record).data
     assert nnr.decode(data)["w"].shape == (0, 1 << 62)
-    refused(data, nnr.LimitError, "more than numpy", unit="unit 2 (NNR_TPL)", dtype="float32")
+    refused(data, nnr.LimitError, "exceeds the limit of numpy", unit="unit 2 (NNR_TPL)", dtype="float32")
 
 
 def test_expected() -> None:
@@ -848,7 +856,7 @@ def test_expected() -> None:
             with pytest.raises(nnr.LimitError, match=f"'{name}' is not one of"):
                 call(data, limits=Limits(expected=rest))
             for wrong in (((7, 7), want[name].dtype), (want[name].shape, "float64")):
-                with pytest.raises(nnr.LimitError, match=r"tensor '\w+' is .*; expected is"):
+                with pytest.raises(nnr.LimitError, match=r"tensor '\w+' is .*; expected"):
                     call(data, limits=Limits(expected=want | {name: wrong}))
     with pytest.raises(nnr.IncompleteError, match="'more'"):
         nnr.decode(data, limits=Limits(expected=want | {"more": want["a"]}))

@@ -128,12 +128,12 @@ NODE = struct.pack("<QIQIIIBIQ", 1, 0, 0, 0, 0, 1, 1, 1, 3)
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        (b"", "no file of an update state"),
+        (b"", "not a file of an update state"),
         (b"NNRSTATE", "damaged"),
-        (b"\x80\x04}." * 20, "no file of an update state"),
-        (sealed(b"NNRSTATE" + struct.pack("<II", 2, 0)), "has version 2; version 1 is known"),
-        (sealed(b"NNRSTATE" + struct.pack("<I", 1)), "less than it should have"),
-        (sealed(b"NNRSTATE" + struct.pack("<III", 1, 0, 0) + b"x"), "more than it should have"),
+        (b"\x80\x04}." * 20, "not a file of an update state"),
+        (sealed(b"NNRSTATE" + struct.pack("<II", 2, 0)), "has version 2; only version 1 is supported"),
+        (sealed(b"NNRSTATE" + struct.pack("<I", 1)), "missing data"),
+        (sealed(b"NNRSTATE" + struct.pack("<III", 1, 0, 0) + b"x"), "trailing data"),
         (sealed(b"NNRSTATE" + struct.pack("<III", 1, 0, 1 << 31)), "a list of 2,147,483,648"),
         (sealed(b"NNRSTATE" + struct.pack("<III", 1, 2, 0)), "keep_digests 2"),
         (sealed(DEVICE + struct.pack("<QI", 0, 1) + b"t" + bytes(8)), "a token without a lineage"),

@@ -96,7 +96,7 @@ def test_the_end() -> None:
     decoder.feed(data[:-1])
     with pytest.raises(nnr.TruncatedError):
         decoder.finish()
-    with pytest.raises(ValueError, match="has ended, or failed"):
+    with pytest.raises(ValueError, match="has ended or failed"):
         decoder.feed(data[-1:])
     with pytest.raises(nnr.ElementError, match="no unit"):
         nnr.StreamDecoder().finish()

@@ -34,8 +34,10 @@ def test_a_bitstream_may_hold_no_tensor() -> None:
 
 def test_it_starts_with_nnr_str() -> None:
     stream = one()
-    refused(b"".join(stream.units[1:]), nnr.ElementError, "starts with an NNR_STR", unit="unit 0 (NNR_MPS)")
-    refused(stream.units[1] + stream.units[0], nnr.ElementError, "starts with an NNR_STR", unit="unit 0 (NNR_MPS)")
+    refused(b"".join(stream.units[1:]), nnr.ElementError, "does not start with an NNR_STR", unit="unit 0 (NNR_MPS)")
+    refused(
+        stream.units[1] + stream.units[0], nnr.ElementError, "does not start with an NNR_STR", unit="unit 0 (NNR_MPS)"
+    )
 
 
 def test_a_second_nnr_str_is_refused() -> None:
@@ -77,7 +79,7 @@ def test_reserved_and_unspecified_units_are_skipped(kind: int, payload: bytes) -
     other = Bitstream().unit(NnrUnitHeader(nnr_unit_type=kind), payload).data
     for at in range(1, 4):
         assert nnr.decode(b"".join([*stream.units[:at], other, *stream.units[at:]]))["w"].tolist() == [3, -4]
-    refused(other + stream.data, nnr.ElementError, "starts with an NNR_STR", unit="unit 0 (NNR_")
+    refused(other + stream.data, nnr.ElementError, "does not start with an NNR_STR", unit="unit 0 (NNR_")
 
 
 # ------------------------------------------------------------------------------------------------ sizes
@@ -114,7 +116,7 @@ def test_a_long_size_of_a_short_unit_is_read() -> None:
 def test_a_size_beyond_the_end_is_refused(surplus: int, at: int) -> None:
     units = one().units[: at + 1]
     units[at] = (len(units[at]) + surplus).to_bytes(2, "big") + units[at][2:]
-    refused(b"".join(units), nnr.TruncatedError, "are left", unit=f"unit {at}", path="nnr_unit_size")
+    refused(b"".join(units), nnr.TruncatedError, "remain", unit=f"unit {at}", path="nnr_unit_size")
 
 
 def test_a_size_that_swallows_the_next_unit_is_refused() -> None:
@@ -240,7 +242,7 @@ def test_a_unit_that_leaves_its_aggregate_is_refused() -> None:
     outer = bytearray(stream.units[2])
     outer[:2] = (len(outer) - 1).to_bytes(2, "big")
     data = b"".join([*stream.units[:2], bytes(outer), *stream.units[3:]])
-    refused(data, nnr.TruncatedError, "are left", unit="unit 4", path="nnr_unit_size")
+    refused(data, nnr.TruncatedError, "remain", unit="unit 4", path="nnr_unit_size")
 
 
 def test_an_aggregate_may_hold_the_parameter_set() -> None:
@@ -300,7 +302,7 @@ def test_parts_out_of_order_are_refused(counters: list[int]) -> None:
 
 @pytest.mark.parametrize("counters", [[3, 2], [2], [255]])
 def test_missing_parts_are_refused(counters: list[int]) -> None:
-    refused(parts(counters), nnr.ElementError, f"parts of a tensor are missing, {counters[-1] - 1} of them")
+    refused(parts(counters), nnr.ElementError, f"the last {counters[-1] - 1} parts of a tensor are missing")
 
 
 @pytest.mark.parametrize("change", [{"dims": [10, 6]}, {"names": "v"}, {"unary": 8}, {"dq_flag": 1}])

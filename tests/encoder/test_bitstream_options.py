@@ -165,7 +165,7 @@ def test_performance() -> None:
         (Performance(base_model_id="x"), {"profile": 0}, "base_model_id"),
         (Performance(validation_set_performance=0.5), {}, "performance_metric_type"),
         (Performance(base_model_id="a\0b"), {}, "base_model_id"),
-        ("good", {}, "performance is a Performance, not 'good'"),
+        ("good", {}, "performance must be a Performance, got 'good'"),
     ],
 )
 def test_performance_that_cannot_be_written(performance: Any, options: dict[str, Any], message: str) -> None:
@@ -210,8 +210,8 @@ def test_topologies(name: str, deflate: bool, quantized: bool) -> None:
         (Topology("nnef", b"\xff"), "not UTF-8"),
         (Topology("nnef", b"a\0b"), "zero byte"),
         (Topology("nnef", b"a", b"\xff"), "the NNEF quantization is not UTF-8"),
-        (Topology("onnx", b""), "says that there is none"),
-        (Topology("", b"\0\0"), "says that there is none"),
+        (Topology("onnx", b""), "means no topology"),
+        (Topology("", b"\0\0"), "means no topology"),
     ],
 )
 def test_topologies_that_have_no_place(topology: Topology, message: str) -> None:

@@ -298,25 +298,25 @@ G, H = np.ones((4, 2), "f4"), np.ones((2, 6), "f4")
 @pytest.mark.parametrize(
     ("tensors", "block", "message"),
     [
-        ({"w": G}, Block("w", bias="b"), "block of 'w' names 'b', which is no tensor"),
-        ({"w": G}, Block("v"), "block of 'v' names 'v', which is no tensor"),
-        ({"w": G, "b": G[:, 0]}, Block("w", bias="b", beta="b"), "'b' is in a block twice"),
+        ({"w": G}, Block("w", bias="b"), "block of 'w' refers to 'b', which is not a tensor"),
+        ({"w": G}, Block("v"), "block of 'v' refers to 'v', which is not a tensor"),
+        ({"w": G, "b": G[:, 0]}, Block("w", bias="b", beta="b"), "'b' is in two blocks, or twice in one"),
         ({"g": G, "h": H}, Block("w", g="g"), "one of g and h"),
-        ({"g": G, "h": H, "w": G}, Block("w", g="g", h="h"), "'w' would be the name of two tensors"),
-        ({"g": G, "h": H, "w_H": G}, Block("w", g="g", h="h"), "'w_H' would be the name of two tensors"),
+        ({"g": G, "h": H, "w": G}, Block("w", g="g", h="h"), "two tensors would have the name 'w'"),
+        ({"g": G, "h": H, "w_H": G}, Block("w", g="g", h="h"), "two tensors would have the name 'w_H'"),
         ({"g": G, "h": G}, Block("w", g="g", h="h"), "have no matrix product"),
         ({"g": G, "h": H[0]}, Block("w", g="g", h="h"), "have no matrix product"),
         ({"g": G, "h": H}, Block("w", g="g", h="h", shape=(4, 7)), r"cannot have the shape \(4, 7\)"),
         ({"g": G, "h": H}, Block("w", g="g", h="h", shape=(24, *[1] * 32)), "cannot have the shape"),
         ({"g": G, "h": H}, Block("w\0", g="g", h="h"), "zero character"),
-        ({"g": G, "h": H}, Block("w" * 4095, g="g", h="h"), "a name of this length"),
-        ({"": G, "h": H}, Block("w", g="", h="x"), "names 'x', which is no tensor"),
+        ({"g": G, "h": H}, Block("w" * 4095, g="g", h="h"), "exceeds the default limits of decoders"),
+        ({"": G, "h": H}, Block("w", g="", h="x"), "refers to 'x', which is not a tensor"),
         ({"g": G, "h": H}, Block("w", g="g", h="h", shape=()), r"cannot have the shape \(\)"),
         ({"g": G, "h": H.astype("f8")}, Block("w", g="g", h="h"), "'h' decodes to TENSOR_FLOAT64, 'g' to TENSOR_FLOAT"),
         ({"g": G.astype("i4"), "h": H}, Block("w", g="g", h="h"), "'g' has integers"),
         ({"w": G, "s": G[:, 0].astype("i4")}, Block("w", scale="s"), "'s' has integers"),
-        ({"w": G, "s": G[:2, 0]}, Block("w", scale="s"), r"'s' has the shape \(2,\), not \(4,\)"),
-        ({"w": G, "s": np.geomspace(1e-20, 1, 4, dtype="f4")}, Block("w", scale="s"), "'s' is kept exactly"),
+        ({"w": G, "s": G[:2, 0]}, Block("w", scale="s"), r"'s' has shape \(2,\), not \(4,\)"),
+        ({"w": G, "s": np.geomspace(1e-20, 1, 4, dtype="f4")}, Block("w", scale="s"), "'s' is stored losslessly"),
         ({"w": G.astype("i4"), "s": G[:, 0]}, Block("w", scale="s"), "'w' has integers"),
         ({"w": G, "s": np.zeros(0, "f4")}, Block("w", scale="s"), "'s' is empty"),
     ],
@@ -328,5 +328,5 @@ def test_refusals(tensors: dict[str, Array], block: Block, message: str) -> None
 
 def test_a_tensor_in_two_blocks_is_refused() -> None:
     model = Model({"v": G, "w": G, "b": G[:, 0]}, blocks=[Block("v", bias="b"), Block("w", bias="b")])
-    with pytest.raises(nnr.EncodeError, match="'b' is in a block twice, or in two blocks"):
+    with pytest.raises(nnr.EncodeError, match="'b' is in two blocks, or twice in one"):
         nnr.encode(model)

@@ -139,7 +139,7 @@ def test_no_such_effort(effort: int) -> None:
     with pytest.raises(nnr.EncodeError, match=r"effort -?\d+ is outside 1..9"):
         nnr.encode({}, effort=effort)
     for wrong in (True, 2.5, "5"):
-        with pytest.raises(nnr.EncodeError, match="effort is a whole number"):
+        with pytest.raises(nnr.EncodeError, match="effort must be an integer"):
             nnr.encode({}, effort=wrong)
 
 

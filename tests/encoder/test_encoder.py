@@ -403,7 +403,7 @@ def test_without_side_information_doubles_are_exact_or_refused() -> None:
     values = MATRIX.astype("f8")
     assert coded(values, exact=True, side_info=False).tobytes() == values.tobytes()
     values[1, 2] += 2.0**-40
-    with pytest.raises(nnr.EncodeError, match=r"'w' has float64 values that float32.* does not hold"):
+    with pytest.raises(nnr.EncodeError, match=r"'w' has float64 values that float32.* cannot represent"):
         nnr.encode({"w": values}, exact=True, side_info=False)
     assert coded(values, exact=True).tobytes() == values.tobytes()
 

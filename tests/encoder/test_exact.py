@@ -279,8 +279,8 @@ def test_the_reference_list_has_all_ids() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ({"ok": normal(), "w": np.ones((2, 2), "u1")}, {}, "'w' has type uint8, which NNR does not express"),
-        ({"w": np.ones((2, 2), "f2")}, {"profile": 0}, "'w' has type float16, which profile 0 does not express"),
+        ({"ok": normal(), "w": np.ones((2, 2), "u1")}, {}, "'w' has type uint8, which NNR cannot represent"),
+        ({"w": np.ones((2, 2), "f2")}, {"profile": 0}, "'w' has type float16, which profile 0 cannot represent"),
         ({"w": np.float32(3)}, {}, r"'w' has no dimensions: shape \(\)"),
         ({"w": np.ones((2, 2), BFLOAT16)}, {"exact": True}, "'w' has type bfloat16"),
         (Model({"w": normal()}, metadata={"a": "b"}), {}, "metadata"),
@@ -303,7 +303,7 @@ def test_source_and_metadata() -> None:
 
 def test_a_record_that_is_too_long_is_refused() -> None:
     metadata = {"a": "b" * Limits().max_side_info_bytes}
-    with pytest.raises(nnr.EncodeError, match="refuse side information of"):
+    with pytest.raises(nnr.EncodeError, match=r"side information of .* exceeds the default limits"):
         nnr.encode(Model({"w": normal()}, metadata=metadata))
 
 
@@ -351,10 +351,10 @@ def test_ties_that_a_model_names() -> None:
     assert list(decoded) == list(tensors)
     assert decoded["c"] is decoded["a"]
     for aliases in ({"b": "x"}, {"x": "a"}, {"a": "a"}, {"a": "b", "b": "a"}):
-        with pytest.raises(nnr.EncodeError, match="said to be tied"):
+        with pytest.raises(nnr.EncodeError, match="declared as tied"):
             nnr.encode(Model(tensors, aliases=aliases))
     for other in (w + 1, w.T, w.astype("f8"), w.view("i4")):
-        with pytest.raises(nnr.EncodeError, match="'b' is said to be tied to 'a', but is another"):
+        with pytest.raises(nnr.EncodeError, match="'b' is declared as tied to 'a', but differs from it"):
             nnr.encode(Model({"a": w, "b": other}, aliases={"b": "a"}))
 
 
@@ -368,7 +368,7 @@ def test_a_tie_to_a_tied_tensor_is_one_to_the_first() -> None:
 def test_blocks_are_not_tied() -> None:
     w, s = normal(), np.full(64, 2.0, "f4")
     model = Model({"w": w, "s": s, "v": w, "t": s}, blocks=[Block("w", scale="s")], aliases={"v": "w", "w": "v"})
-    with pytest.raises(nnr.EncodeError, match="tied to each other"):
+    with pytest.raises(nnr.EncodeError, match="tied in a cycle"):
         nnr.encode(model)
     model.aliases = {"v": "w", "t": "s"}
     decoded = nnr.decode(nnr.encode(model, qp=-40))
@@ -427,7 +427,7 @@ def test_presets() -> None:
         nnr.EncodeError, match="unknown preset 'tiny'; choose from default, small, balanced, fine, lossless"
     ):
         nnr.EncoderConfig.preset("tiny")
-    with pytest.raises(nnr.EncodeError, match="side_info is true or false, not 1"):
+    with pytest.raises(nnr.EncodeError, match="side_info must be true or false, got 1"):
         nnr.EncoderConfig(side_info=1)  # type: ignore[arg-type]
 
 
@@ -465,7 +465,7 @@ def test_a_tensor_that_changes_meanwhile() -> None:
 
     values = np.random.default_rng(1).standard_normal((64, 8))
     for dtype in ("float16", "float64"):
-        with pytest.raises(nnr.EncodeError, match="'w' has changed since it was planned"):
+        with pytest.raises(nnr.EncodeError, match="'w' changed during encoding"):
             nnr.encode(nnr.Model(Restless(w=values.astype(dtype))), exact=True)
-    with pytest.raises(nnr.EncodeError, match="'w' has changed"):
+    with pytest.raises(nnr.EncodeError, match="'w' changed"):
         nnr.encode(nnr.Model(Restless(w=values.astype("f4"))))

@@ -186,25 +186,25 @@ def test_values_that_are_not_finite(wrong: float, dtype: Any) -> None:
     ],
 )
 def test_nothing_else_decides_on_errors(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(nnr.EncodeError, match=f"fixed_point decides on all steps, so {named} has no effect$"):
+    with pytest.raises(nnr.EncodeError, match=f"fixed_point determines all step sizes, so {named} has no effect$"):
         nnr.EncoderConfig(fixed_point="q7.8", **options)
 
 
 @pytest.mark.parametrize("wrong", ["q8.7", "Q7.8", "", 8, ["q7.8"], True])
 def test_other_formats_there_are_not(wrong: Any) -> None:
-    with pytest.raises(nnr.EncodeError, match=r"fixed_point is q7\.8, not "):
+    with pytest.raises(nnr.EncodeError, match=r"fixed_point must be q7\.8, got "):
         nnr.EncoderConfig(fixed_point=wrong)
 
 
 def test_presets_with_goals_are_refused() -> None:
     assert nnr.EncoderConfig.preset("default", fixed_point="q7.8").fixed_point == "q7.8"
     for preset in ("small", "fine", "lossless", "3gpp-full"):
-        with pytest.raises(nnr.EncodeError, match="fixed_point decides"):
+        with pytest.raises(nnr.EncodeError, match="fixed_point determines"):
             nnr.EncoderConfig.preset(preset, fixed_point="q7.8")
 
 
 def test_updates_have_none() -> None:
-    with pytest.raises(nnr.EncodeError, match="fixed_point is for whole models"):
+    with pytest.raises(nnr.EncodeError, match="fixed_point applies to whole models"):
         nnr.encode_update({"w": np.ones(3)}, {"w": np.zeros(3)}, nnr.EncoderConfig(fixed_point="q7.8"))
 
 
@@ -240,7 +240,7 @@ def test_folding_where_alpha_is_0() -> None:
 def test_a_weight_that_is_tied_is_not_folded() -> None:
     model = Model({**TENSORS, "again": TENSORS["conv.weight"]}, MODEL.topology, aliases={"again": "conv.weight"})
     assert not isinstance(nnr.encode(model, fold_batchnorm=True), Exception)
-    with pytest.raises(nnr.EncodeError, match=r"no batch normalization to fold: 'conv\.weight' is tied"):
+    with pytest.raises(nnr.EncodeError, match=r"no batch normalization can be folded: 'conv\.weight' is tied"):
         nnr.encode(model, fold_batchnorm=True, fixed_point="q7.8")
 
 

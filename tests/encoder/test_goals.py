@@ -408,27 +408,27 @@ def test_a_target_of_a_tiny_model_is_not_exceeded() -> None:
         ({"exact": True, "target_ratio": 0.5}, "so target_ratio has no effect"),
         ({"quality": 101}, "quality 101 is outside 0..100"),
         ({"quality": -1}, "quality -1 is outside 0..100"),
-        ({"quality": True}, "quality is a finite number, not True"),
+        ({"quality": True}, "quality must be a finite number, got True"),
         ({"snr": -1}, "snr -1 is outside 0..3000"),
-        ({"snr": float("nan")}, "snr is a finite number, not nan"),
-        ({"snr": "40"}, "snr is a finite number, not '40'"),
+        ({"snr": float("nan")}, "snr must be a finite number, got nan"),
+        ({"snr": "40"}, "snr must be a finite number, got '40'"),
         ({"max_error": 0}, "max_error must be above 0, got 0; use exact to keep every bit"),
         ({"max_error": -1e-3}, r"max_error -0.001 is outside 0..1e\+300"),
-        ({"max_error": float("inf")}, "max_error is a finite number"),
+        ({"max_error": float("inf")}, "max_error must be a finite number"),
         ({"target_size": 0}, "target_size must be at least 1 byte, got 0"),
-        ({"target_size": 2.5e6}, "target_size is a whole number, not 2500000.0"),
-        ({"target_ratio": 0.0}, "target_ratio 0.0 is not above 0"),
+        ({"target_size": 2.5e6}, "target_size must be an integer, got 2500000.0"),
+        ({"target_ratio": 0.0}, "target_ratio must be above 0, got 0.0"),
         ({"target_ratio": 15}, "target_ratio 15 is above 1; use 0.15 for 15 %"),
-        ({"target_ratio": float("inf")}, "target_ratio is a finite number"),
-        ({"fine_vectors": None}, "fine_vectors is true or false"),
+        ({"target_ratio": float("inf")}, "target_ratio must be a finite number"),
+        ({"fine_vectors": None}, "fine_vectors must be true or false"),
         ({"rules": [nnr.Rule("*", snr=3, quality=3)]}, "snr and quality cannot be combined|quality and snr cannot"),
         ({"rules": [nnr.Rule("*", snr=3, exact=True)]}, "so snr has no effect"),
         ({"overrides": {"w": {"qp": 4096}}}, "qp 4096 is outside"),
-        ({"overrides": {"w": 3}}, "overrides of 'w' are a mapping of options, not 3"),
-        ({"overrides": ["w"]}, "overrides is a mapping of names"),
+        ({"overrides": {"w": 3}}, "overrides of 'w' must be a mapping of options, got 3"),
+        ({"overrides": ["w"]}, "overrides must be a mapping"),
         ({"rules": 3}, "rules must be a sequence of Rule, got 3"),
-        ({"deflate_topology": "no"}, "deflate_topology is true or false, not 'no'"),
-        ({"indexed_references": 1}, "indexed_references is true or false, not 1"),
+        ({"deflate_topology": "no"}, "deflate_topology must be true or false, got 'no'"),
+        ({"indexed_references": 1}, "indexed_references must be true or false, got 1"),
     ],
 )
 def test_wrong_goals(options: dict[str, Any], message: str) -> None:
@@ -577,10 +577,10 @@ def test_tuning_keeps_what_rules_keep() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tolerance": -1}, "tolerance -1 is not a number of at least 0"),
-        ({"tolerance": float("nan")}, "tolerance nan is not"),
+        ({"tolerance": -1}, "tolerance must be a number of at least 0, got -1"),
+        ({"tolerance": float("nan")}, "tolerance must be a number of at least 0, got nan"),
         ({"tolerance": 0, "budget": 1}, "budget must be at least 2 evaluations, got 1"),
-        ({"tolerance": 0, "target_size": 1000}, "target_size leaves nothing to tune; leave it out"),
+        ({"tolerance": 0, "target_size": 1000}, "target_size leaves nothing to tune; remove it"),
     ],
 )
 def test_wrong_tuning(options: dict[str, Any], message: str) -> None:
@@ -590,5 +590,5 @@ def test_wrong_tuning(options: dict[str, Any], message: str) -> None:
 
 def test_a_score_that_no_steps_keep() -> None:
     scores = iter([1.0, *[0.5] * 10])
-    with pytest.raises(nnr.EncodeError, match=r"no steps keep the score within 0.1 of 1"):
+    with pytest.raises(nnr.EncodeError, match=r"no step sizes keep the score within 0.1 of 1"):
         nnr.tune(MODEL, lambda model: next(scores), tolerance=0.1)

@@ -147,10 +147,10 @@ def test_all_zero_is_no_knowledge() -> None:
 @pytest.mark.parametrize(
     ("known", "message"),
     [
-        ({"sensitivity": [1]}, "sensitivity is a mapping of names of tensors"),
-        ({"hessians": 3}, "hessians is a mapping of names of tensors"),
-        ({"sensitivity": {"other": 1}}, "sensitivity: 'other' is no tensor of the model"),
-        ({"hessians": {"other": np.eye(2)}}, "hessians: 'other' is no tensor of the model"),
+        ({"sensitivity": [1]}, "sensitivity must be a mapping from tensor names"),
+        ({"hessians": 3}, "hessians must be a mapping from tensor names"),
+        ({"sensitivity": {"other": 1}}, "sensitivity: 'other' is not a tensor of the model"),
+        ({"hessians": {"other": np.eye(2)}}, "hessians: 'other' is not a tensor of the model"),
         ({"sensitivity": {"dense": "1"}}, "sensitivity of 'dense' must be finite numbers"),
         ({"sensitivity": {"dense": True}}, "sensitivity of 'dense' must be finite numbers"),
         ({"sensitivity": {"dense": np.inf}}, "sensitivity of 'dense' must be finite numbers"),
@@ -160,7 +160,7 @@ def test_all_zero_is_no_knowledge() -> None:
         ({"sensitivity": {"conv": SKEWED}}, r"has shape \(120, 72\), but the tensor has \(120, 8, 3, 3\)"),
         (
             {"hessians": {"conv": np.eye(8)}},
-            r"have shape \(8, 8\), but the tensor has rows of 72; they take \(72, 72\)",
+            r"have shape \(8, 8\), but the tensor has rows of 72; use \(72, 72\)",
         ),
         ({"hessians": {"dense": np.full((72, 72), np.nan)}}, "hessians of 'dense' must be finite numbers"),
         ({"hessians": {"dense": np.triu(HESSIANS["dense"])}}, "hessians of 'dense' are not symmetric"),

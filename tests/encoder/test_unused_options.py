@@ -123,6 +123,7 @@ PLAIN = {"w": MATRIX}
         (PLAIN, {"rules": [nnr.Rule("conv*", qp=-20)]}, r"rule 'conv\*' matches no tensor"),
         (PLAIN, {"overrides": {"v": {"qp": -20}}}, "overrides of 'v' match no tensor"),
         (BLOCKS, {"reduce": "scale", "codebook": 5}, "reduce='scale' has no effect: no weight can be scaled"),
+        (PLAIN, {"reduce": "lowrank(rank=40)"}, r"has no effect: no matrix has fewer parameters as a product of two"),
         (BLOCKS, {"local_scaling": True, "indexed_references": True}, "indexed_references leaves no names for scales"),
         (BLOCKS, {"block": True, "codebook": 5}, "2 of 2 blocks are coded as separate tensors: 'conv.weight' has a"),
         (BLOCKS, {"fold_batchnorm": True, "rules": [nnr.Rule("up.weight", codebook=5)]}, "1 of 2 blocks"),
@@ -160,7 +161,7 @@ def test_what_a_model_leaves_without_effect_is_warned_of_once(
     ids=str,
 )
 def test_options_about_blocks_are_refused_without_blocks(function: Callable[..., Any], options: dict[str, Any]) -> None:
-    with pytest.raises(nnr.EncodeError, match="is impossible: the model has no graph"):
+    with pytest.raises(nnr.EncodeError, match="requires blocks, but the model has no graph"):
         function(PLAIN, **options)
 
 
@@ -196,8 +197,8 @@ def test_updates_warn_of_rules_by_the_names_of_the_whole_model() -> None:
         ({"max_error": 0.1, "rate": 0.5}, "max_error .* rate"),
         ({"max_error": 0.1, "dependent_quantization": True}, "max_error .* dependent_quantization"),
         ({"max_error": 0.1, "hessians": {"w": np.eye(3)}}, "max_error .* hessians"),
-        ({"profile": 0, "row_skipping": True}, "row_skipping needs profile 1"),
-        ({"quality": 30, "qp_density": 3}, "qp_density 3 has no effect, as quality uses 7"),
+        ({"profile": 0, "row_skipping": True}, "row_skipping requires profile 1"),
+        ({"quality": 30, "qp_density": 3}, "qp_density 3 has no effect, because quality uses 7"),
         ({"rules": [nnr.Rule("w", rate=99)]}, "rule 'w': rate 99"),
     ],
     ids=str,

@@ -107,16 +107,19 @@ def test_shapes_that_are_the_same_but_for_extents_of_1() -> None:
 @pytest.mark.parametrize(
     ("update", "message"),
     [
-        ({"other": np.ones(3, "f4")}, "tensor 'other', which is no tensor of the base"),
-        ({"other": np.zeros(3, "f4")}, "tensor 'other', which is no tensor of the base"),
-        ({"w": np.ones((6, 8), "f4")}, r"shape \(6, 8\) of tensor 'w', whose shape is \(8, 6\)"),
-        ({"w": np.ones(48, "f4")}, "of tensor 'w'"),
+        ({"other": np.ones(3, "f4")}, "tensor 'other', which the base model lacks"),
+        ({"other": np.zeros(3, "f4")}, "tensor 'other', which the base model lacks"),
+        ({"w": np.ones((6, 8), "f4")}, r"shape \(6, 8\) for tensor 'w' of shape \(8, 6\)"),
+        ({"w": np.ones(48, "f4")}, "for tensor 'w'"),
         ({"w": np.ones((8, 6), "i4")}, "tensor 'w': a difference in int32 cannot be added to float32"),
         ({"steps": np.ones(1, "f4")}, "tensor 'steps': a difference in float32 cannot be added to int64"),
         ({"mask": np.ones(5, "i4")}, "tensor 'mask': a difference in int32 cannot be added to bool"),
-        ({"w": np.full((8, 6), np.inf, "f4")}, "tensor 'w': base and difference add up to more than float32 holds"),
-        ({"w": np.full((8, 6), np.nan, "f4")}, "tensor 'w': base and difference"),
-        ({"w": np.full((8, 6), 1j)}, "tensor 'w': no model here has tensors of complex128"),
+        (
+            {"w": np.full((8, 6), np.inf, "f4")},
+            "tensor 'w': the sum of base and difference exceeds the range of float32",
+        ),
+        ({"w": np.full((8, 6), np.nan, "f4")}, "tensor 'w': the sum of base and difference"),
+        ({"w": np.full((8, 6), 1j)}, "tensor 'w': tensors of type complex128 are not supported"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(update: dict[str, Array], message: str) -> None:
@@ -134,7 +137,7 @@ def test_any_pattern_as_a_difference(name: str) -> None:
         if finite:
             apply_update({"w": np.zeros(1, "f8")}, {"w": value})
             continue
-        with pytest.raises(FormatError, match="tensor 'w': base and difference"):
+        with pytest.raises(FormatError, match="tensor 'w': the sum of base and difference"):
             apply_update({"w": np.zeros(1, "f4")}, {"w": value})
 
 
@@ -225,7 +228,7 @@ def test_identity_is_the_digest() -> None:
         {**BASE, "b": -BASE["b"]},
     ]
     assert len({identity(other) for other in (BASE, *others)}) == 5
-    with pytest.raises(FormatError, match="tensor 'z': a tensor of complex64 has no digest"):
+    with pytest.raises(FormatError, match="tensor 'z': tensors of type complex64 are not supported"):
         identity({"z": np.zeros(3, "c8")})
 
 
@@ -258,8 +261,8 @@ def test_the_base_is_looked_at_before_anything_is_decoded() -> None:
 def test_a_difference_of_what_is_not_there() -> None:
     data = encode_update(BASE, moved(BASE, 0.25))
     for base, message in (
-        ({name: BASE[name] for name in ("b", "steps")}, "tensor 'w', which is no tensor of the base"),
-        ({**BASE, "w": BASE["w"].T}, r"shape \(8, 6\) of tensor 'w', whose shape is \(6, 8\)"),
+        ({name: BASE[name] for name in ("b", "steps")}, "tensor 'w', which the base model lacks"),
+        ({**BASE, "w": BASE["w"].T}, r"shape \(8, 6\) for tensor 'w' of shape \(6, 8\)"),
         ({**BASE, "w": BASE["w"].astype("i4")}, "tensor 'w': a difference in float32 cannot be added to int32"),
     ):
         with pytest.raises(FormatError, match=message):
@@ -270,14 +273,14 @@ def test_shapes_are_looked_at_before_anything_is_decoded() -> None:
     header = update_ndu("w", [6, 8], 1, kind=NNR_PT_INT, parent_node_id_type=ICNN_NDU_EXT)
     del header.parent_device_id
     data = Bitstream().str_().mps(parent=1).ndu(header, payload=bytes(2)).data
-    with pytest.raises(FormatError, match=r"shape \(6, 8\) of tensor 'w'"):
+    with pytest.raises(FormatError, match=r"shape \(6, 8\) for tensor 'w'"):
         apply_update(BASE, data)
     with pytest.raises(nnr.BitstreamError):
         apply_update({"w": np.zeros((6, 8), "i4")}, data)
 
 
 def test_a_whole_model_is_no_update() -> None:
-    with pytest.raises(FormatError, match="holds a whole model, and no update"):
+    with pytest.raises(FormatError, match="is a whole model, not an update"):
         apply_update(BASE, nnr.encode(BASE))
 
 

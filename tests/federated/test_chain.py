@@ -128,7 +128,7 @@ def test_a_missing_link() -> None:
         nnr.chain_updates(MODELS[0], [UPDATES[0], UPDATES[2]])
     assert str(caught.value) == (
         f"update 2 is an update of {short(MODELS[2])}, the model after update 1 is {short(MODELS[1])}; "
-        "none of the others leads there"
+        "none of the other updates produces that model"
     )
 
 
@@ -143,14 +143,14 @@ def test_the_wrong_base(tmp_path: Path) -> None:
     with pytest.raises(nnr.MissingReferenceError) as caught:
         nnr.chain_updates(MODELS[0], [path])
     message = f"{path} is an update of {short(MODELS[1])}, the base is {short(MODELS[0])}"
-    assert str(caught.value) == f"{message}; give the model that it updates"
+    assert str(caught.value) == f"{message}; use the model that it updates"
 
 
 def test_the_way_back_is_a_way() -> None:
     """Updates may lead to a model that there was before; looking for what leads where ends all the same."""
     there, back = UPDATES[0], nnr.encode_update(MODELS[1], MODELS[0], lossless=True)
     assert nnr.identity(nnr.chain_updates(MODELS[0], [there, back, there])) == nnr.identity(MODELS[1])
-    with pytest.raises(nnr.MissingReferenceError, match=r"update 3 .*; none of the others leads there"):
+    with pytest.raises(nnr.MissingReferenceError, match=r"update 3 .*; none of the other updates produces that model"):
         nnr.chain_updates(MODELS[0], [there, back, UPDATES[2]])
     with pytest.raises(nnr.MissingReferenceError, match=r"update 3 .*; it follows update 1"):
         nnr.chain_updates(MODELS[0], [there, back, back])
@@ -159,16 +159,16 @@ def test_the_way_back_is_a_way() -> None:
 def test_a_damaged_update_among_those_looked_at() -> None:
     """It leads nowhere, and is not what is wrong with the first one."""
     damaged = UPDATES[0][:-9] + bytes(byte ^ 0xFF for byte in UPDATES[0][-9:])
-    with pytest.raises(nnr.MissingReferenceError, match=r"update 1 .*; none of the others leads there"):
+    with pytest.raises(nnr.MissingReferenceError, match=r"update 1 .*; none of the other updates produces that model"):
         nnr.chain_updates(MODELS[0], [UPDATES[1], damaged[: len(damaged) // 2]])
 
 
 @pytest.mark.parametrize(
     ("update", "error", "message"),
     [
-        (UPDATES[0][:-9], nnr.TruncatedError, "the unit is"),
+        (UPDATES[0][:-9], nnr.TruncatedError, "the unit has"),
         (b"", nnr.ElementError, "no unit"),
-        (nnr.encode(MODELS[0]), nnr.FormatError, "no update"),
+        (nnr.encode(MODELS[0]), nnr.FormatError, "not an update"),
     ],
 )
 def test_other_errors_have_the_name_in_a_note(update: bytes, error: type[Exception], message: str) -> None:

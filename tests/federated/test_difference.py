@@ -211,7 +211,7 @@ def test_a_sum_that_is_not_finite_is_refused(name: str) -> None:
     largest = values[np.argmax(values.astype("f8"))].reshape(())
     work = "f8" if name == "float64" else "f4"
     for change in (largest.astype(work), np.array(np.inf, work), np.array(np.nan, work)):
-        with pytest.raises(FormatError, match=f"more than {name} holds"):
+        with pytest.raises(FormatError, match=f"exceeds the range of {name}"):
             add(largest, change, "difference")
     base = from_patterns(specials(stored), stored)
     with np.errstate(invalid="ignore"):
@@ -225,13 +225,13 @@ def test_a_sum_that_is_not_finite_is_refused(name: str) -> None:
      ("f4", "?", "difference"), ("i4", "?", "difference"), ("f4", "c8", "difference"), ("S4", "i4", "bits")],
 )  # fmt: skip
 def test_types_that_do_not_go_together(base: str, array: str, kind: str) -> None:
-    with pytest.raises(FormatError, match=r"cannot be added|no model here"):
+    with pytest.raises(FormatError, match=r"cannot be added|not supported"):
         add(np.zeros(3, base), np.zeros(3, array), kind)  # type: ignore[arg-type]
 
 
 def test_types_that_no_model_has() -> None:
     for base, new in ((None, np.zeros(3, "c8")), (np.zeros(3, "S4"), np.zeros(3, "f4"))):
-        with pytest.raises(FormatError, match="no model here has tensors of"):
+        with pytest.raises(FormatError, match=r"tensors of type .* are not supported"):
             difference(base, new)
 
 

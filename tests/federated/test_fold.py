@@ -63,9 +63,9 @@ def test_blocks_of_the_model_need_no_topology() -> None:
 
 def test_nothing_to_fold() -> None:
     for model in (Model(dict(TENSORS)), Model({"w": np.ones(3, "f4")}, TOPOLOGY)):
-        with pytest.raises(EncodeError, match="no batch normalization to fold"):
+        with pytest.raises(EncodeError, match="no batch normalization can be folded"):
             fold(model)
-    with pytest.raises(EncodeError, match=r"epsilon of the block of 'conv.weight' is not known"):
+    with pytest.raises(EncodeError, match=r"epsilon of the block of 'conv.weight' is unknown"):
         fold(Model(dict(TENSORS), blocks=[replace(BLOCK, epsilon=None)]))
     negative: dict[str, Array] = {**TENSORS, "bn.var": -TENSORS["bn.var"]}
     with pytest.raises(EncodeError, match="cannot be folded"):

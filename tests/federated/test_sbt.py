@@ -321,14 +321,14 @@ def test_what_is_tied_stays_tied() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sbt": 1.5}, "sbt is a number within 0..1, not 1.5"),
-        ({"sbt": float("nan")}, "sbt is a number within 0..1, not nan"),
-        ({"sbt": "much"}, "sbt is a number within 0..1, not 'much'"),
-        ({"sbt": True}, "sbt is a number within 0..1, not True"),
-        ({"sbt": 0.9, "sbt_ternary": -0.1}, "sbt_ternary is a number within 0..1, not -0.1"),
-        ({"sbt": 0.9, "sbt_ternary": float("inf")}, "sbt_ternary is a number within 0..1, not inf"),
-        ({"sbt": 0.9, "sbt_ternary": [1]}, r"sbt_ternary is a number within 0..1, not \[1\]"),
-        ({"sbt_ternary": 0.5}, "sbt_ternary needs sbt"),
+        ({"sbt": 1.5}, "sbt must be a number from 0 to 1, got 1.5"),
+        ({"sbt": float("nan")}, "sbt must be a number from 0 to 1, got nan"),
+        ({"sbt": "much"}, "sbt must be a number from 0 to 1, got 'much'"),
+        ({"sbt": True}, "sbt must be a number from 0 to 1, got True"),
+        ({"sbt": 0.9, "sbt_ternary": -0.1}, "sbt_ternary must be a number from 0 to 1, got -0.1"),
+        ({"sbt": 0.9, "sbt_ternary": float("inf")}, "sbt_ternary must be a number from 0 to 1, got inf"),
+        ({"sbt": 0.9, "sbt_ternary": [1]}, r"sbt_ternary must be a number from 0 to 1, got \[1\]"),
+        ({"sbt_ternary": 0.5}, "sbt_ternary requires sbt"),
         ({"sbt": 0.9, "exact": True}, "exact=True keeps every bit, so sbt has no effect"),
     ],
 )

@@ -170,7 +170,7 @@ def test_the_sums_are_those_of_all_items() -> None:
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.5, float("nan"), float("inf")])
 def test_ratios(ratio: float) -> None:
-    with pytest.raises(EncodeError, match="not within 0 and 1"):
+    with pytest.raises(EncodeError, match="must be from 0 to 1"):
         sparsify({"w": normal(3, 3)}, ratio)
     assert sparsify({}, 0.5) == {}
 

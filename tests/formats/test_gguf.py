@@ -210,7 +210,9 @@ def test_streams_and_content(tmp_path: Path) -> None:
         formats.save(Model({}), tmp_path / "y.gguf")
 
 
-def test_ratios_refer_to_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ratios_refer_to_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lossless bitstreams of Q8_0 are larger than the file: no line says that it was compressed."""
     integers = np.random.default_rng(0).integers(-128, 128, (4096, 32))
     path, target = tmp_path / "m.gguf", tmp_path / "m.nnr"
@@ -224,6 +226,15 @@ def test_ratios_refer_to_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     )
     assert f": {before:,} -> {after:,} bytes ({ratios}" in result.err
     assert f"{before:,} -> " in call(capsys, "encode", path, "--dry-run").out.splitlines()[-1]
+    update = call(capsys, "update", "encode", path, "--base", path, "--dry-run").out.splitlines()[-1]
+    assert update.startswith(f"{before:,} -> ")
+    assert " % of the file, " in update
+    monkeypatch.delenv("NNR_PEER", raising=False)
+    monkeypatch.setattr("nnr_cli.contenders.general", lambda race: ())
+    sizes, _, row, *_ = call(capsys, "bench", path, "--qp", -20, "-q").out.splitlines()
+    assert sizes.endswith(f" parameters, {before:,} bytes, {4 * 32 * 4096:,} as arrays")
+    nbytes, percent = (float(word.replace(",", "")) for word in row.split()[3:5])
+    assert percent == round(100 * nbytes / before, 2)
 
 
 def test_to_safetensors_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,7 +284,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "MXFP4": (file_of([info("w", [32], 39, 0)], bytes(17)), "tensor 'w': type MXFP4 is not read"),
     "type 999": (file_of([info("w", [32], 999, 0)], bytes(99)), "type of number 999 is not read"),
     "dimensions": (file_of([info("w", [1] * 33, I8, 0)], b"a"), "tensor 'w': 33 dimensions"),
-    "no array": (file_of([info("w", [0, 1 << 40, 1 << 40], I8, 0)]), "is larger than any array"),
+    "no array": (file_of([info("w", [0, 1 << 40, 1 << 40], I8, 0)]), "exceeds the largest possible array"),
     "blocks": (file_of([info("w", [33], Q8_0, 0)], bytes(70)), r"\[33\], which is not made of blocks of 32"),
     "blocks across rows": (file_of([info("w", [16, 2], Q8_0, 0)], bytes(34)), "not made of blocks of 32"),
     "no block": (file_of([info("w", [], Q8_0, 0)], bytes(34)), "not made of blocks of 32"),

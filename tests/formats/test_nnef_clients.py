@@ -200,5 +200,5 @@ def test_a_model_that_kills_an_engine(tmp_path: Path) -> None:
     single = nnr.Model({"w0": np.ones((1, 2), "f4")}, nnr.Topology("nnef", results_graph("scalar", [(1, 2)])))
     folders = [decoded(half, tmp_path / "half.nnef"), decoded(single, tmp_path / "single.nnef")]
     first, second = engines.run("nnef", [Job(folder, None, folder.with_suffix(".npz")) for folder in folders])
-    assert first.error.startswith("nnef ended with -")
+    assert first.error.startswith("nnef exited with code -")
     assert (second.error, second.outputs[0].tolist()) == ("", [[1, 1]])

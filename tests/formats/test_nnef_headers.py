@@ -125,7 +125,7 @@ def test_a_tensor_of_another_type_has_the_usual_header(tmp_path: Path) -> None:
 
 def test_a_model_without_side_information_has_the_usual_headers_only(tmp_path: Path) -> None:
     files = {"graph.nnef": document(("scalar", "[3, 7]", "w")), "w.dat": FLOATS["w.dat"]}
-    with pytest.raises(EncodeError, match="the model has metadata, which only side information holds"):
+    with pytest.raises(EncodeError, match="the model has metadata, which only side information can represent"):
         nnr.encode(write_folder(tmp_path / "in", files), side_info=False)
     usual = {"graph.nnef": document(("integer", "[2]", "w")), "graph.quant": b"# empty", "w.dat": dat(np.ones(2, "i1"))}
     data = nnr.encode(write_folder(tmp_path / "usual", usual), side_info=False)

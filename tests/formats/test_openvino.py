@@ -512,7 +512,7 @@ def test_the_topology_may_be_kept_apart(tmp_path: Path) -> None:
     nnr.decode_file(io.BytesIO(data), tmp_path / "out.xml", topology=path)
     assert pair(tmp_path / "out.xml") == pair(path)
     other = put(tmp_path / "other", ir(const("v", 0, 8, "f32", (2,))), SCALE.tobytes())
-    with pytest.raises(FormatError, match="the topology given does not fit"):
+    with pytest.raises(FormatError, match="the given topology does not match"):
         nnr.decode(data, topology=other)
 
 

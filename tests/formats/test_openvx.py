@@ -244,7 +244,7 @@ def test_what_saturates_is_a_line_of_its_own(tmp_path: Path, capsys: pytest.Capt
 def test_usage_errors(options: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = call(capsys, "encode", DIGITS, "-o", tmp_path / "x.nnr", "--fixed-point", "q7.8", *options)
     assert done.code == 2
-    assert re.search(rf"fixed.point decides on all steps, so {named} has no effect", done.err)
+    assert re.search(rf"fixed.point determines all step sizes, so {named} has no effect", done.err)
 
 
 def test_a_bitstream_of_other_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -219,7 +219,7 @@ def test_reading_imports_nothing_of_the_file(tmp_path: Path) -> None:
 
 def test_extents_beside_a_zero_are_those_of_an_array() -> None:
     view = archive_of(mapping({"w": tensor(0, 0, (0, 1 << 62, 1 << 62), (1, 1, 1))}), {"0": b""})
-    refused(view, "larger than any array")
+    refused(view, "exceeds the largest possible array")
     small = archive_of(mapping({"w": tensor(0, 0, (0, 3, 4), (12, 4, 1))}), {"0": b""})
     assert nnr.load(small).tensors["w"].shape == (0, 3, 4)
 

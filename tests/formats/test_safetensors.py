@@ -237,7 +237,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "negative offset": (file_of({"a": {**_W, "data_offsets": [-2, 0]}}, b"ab"), "two offsets"),
     "end before start": (file_of({"a": {**_W, "data_offsets": [2, 0]}}, b"ab"), r"data_offsets \[2, 0\]; U8 of shape"),
     "too few bytes": (file_of({"a": entry("F32", [2], 0, 7)}, bytes(7)), "F32 of shape .2. has 8 bytes"),
-    "no array": (file_of({"a": entry("U8", [0, 1 << 40, 1 << 40], 0, 0)}), "is larger than any array"),
+    "no array": (file_of({"a": entry("U8", [0, 1 << 40, 1 << 40], 0, 0)}), "exceeds the largest possible array"),
     "hole": (file_of({"a": entry("U8", [2], 1, 3)}, b"abc"), "tensor 'a': its bytes, from 1 on, come after a hole"),
     "overlap": (
         file_of({"a": _W, "b": entry("U8", [2], 1, 3)}, b"abc"),
@@ -421,7 +421,7 @@ def test_without_ml_dtypes(tmp_path: Path) -> None:
     plain, message = out.splitlines()
     assert plain == "[1. 1.]"
     assert message.startswith(
-        "m.safetensors: tensor 'h': bfloat16 is no type of numpy's; pip install 'nnr_codec[types]'"
+        "m.safetensors: tensor 'h': numpy does not support bfloat16; pip install 'nnr_codec[types]'"
     )
 
 

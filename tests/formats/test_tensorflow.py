@@ -124,7 +124,7 @@ MALFORMED: dict[str, tuple[Mapping[bytes, bytes], str]] = {
     "too few items": ({b"w": message(f1=1, f2=shape(2, 2), f5=24)}, r"24 bytes; float32 of shape \(2, 2\) has 16"),
     "negative extent": ({b"w": message(f1=1, f2=shape((1 << 64) - 1), f5=4)}, "its shape is not known"),
     "unknown rank": ({b"w": message(f1=1, f2=message(f3=1), f5=4)}, "its shape is not known"),
-    "large and empty": ({b"w": message(f1=1, f2=shape(1 << 62, 4, 0))}, "larger than any array"),
+    "large and empty": ({b"w": message(f1=1, f2=shape(1 << 62, 4, 0))}, "exceeds the largest possible array"),
     "strings": ({b"s": message(f1=7, f2=shape(2), f5=24)}, r"24 bytes; its strings have 6"),
     "no strings": ({b"s": message(f1=7, f2=shape(30), f5=24)}, "a varint ends beyond its message"),
     "no message": ({b"w": b"\x0f\0"}, "wire type 7, which is not read"),

@@ -162,7 +162,7 @@ def faults() -> dict[str, tuple[Callable[[], object], str]]:
         "warning": (warn, "overflow encountered"),
         "memory": (lambda: np.ones(160 << 17), "MemoryError"),
         "memory that is not touched": (lambda: np.empty(160 << 17), "MemoryError"),
-        "no memory": (lambda: refuse("there is not enough memory for the tensor"), "not enough memory"),
+        "no memory": (lambda: refuse("not enough memory for the tensor"), "not enough memory"),
         "destructor": (lambda: bool(Burden()), "nobody could catch ZeroDivisionError"),
         "message": (lambda: refuse("\x1b[2J"), "a message that no terminal should see"),
     }

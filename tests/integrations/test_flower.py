@@ -364,8 +364,8 @@ def test_sparsity(options: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     ("train", "reason"),
     [
-        (lambda tensors, node: {"bias": tensors["bias"]}, "in one of the model and its update only"),
-        (lambda tensors, node: {**tensors, "bias": tensors["bias"][1:]}, "came back in shape"),
+        (lambda tensors, node: {"bias": tensors["bias"]}, "in only one of the model and its update"),
+        (lambda tensors, node: {**tensors, "bias": tensors["bias"][1:]}, "was returned with shape"),
         (lambda tensors, node: {**tensors, "bias": tensors["bias"] * np.float32(np.nan)}, "'bias' has values that"),
     ],
 )
@@ -541,7 +541,7 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
     "truncated header": (with_payload(lambda payload: payload[:5]), ""),
     "trailing bytes": (with_payload(lambda payload: payload + payload), ""),
     "another shape": (with_update({"bias": np.ones((8, 5, 1), np.float32)}), "'bias'"),
-    "another size": (with_update({"bias": np.ones(41, np.float32)}), "'bias'"),
+    "its size or modification time": (with_update({"bias": np.ones(41, np.float32)}), "'bias'"),
     "another name": (with_update({"bias\nnode 1 is fine": np.ones(40, np.float32)}), "not one of the 8"),
     "integers for floats": (with_update({"bias": np.ones(40, np.int32)}), "'bias'"),
     "floats for integers": (with_update({"steps": np.ones(1, np.float32)}), "'steps'"),
@@ -554,8 +554,8 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
     "objects": (with_arrays(lambda model: {**model, "bias": claimed("(40,)", "|O")}), "'bias'"),
     "no header": (with_arrays(lambda model: {**model, "bias": Array("f4", (40,), "numpy.ndarray", b"x")}), "'bias'"),
     "another serialization": (with_arrays(lambda model: {**model, "bias": Array("f4", (40,), "torch", b"")}), "torch"),
-    "plain arrays, one missing": (with_arrays(lambda model: {"bias": model["bias"]}), "in one of"),
-    "plain arrays, another shape": (with_arrays(lambda model: {**model, "bias": model["bias"][:-1]}), "expected is"),
+    "plain arrays, one missing": (with_arrays(lambda model: {"bias": model["bias"]}), "in only one of"),
+    "plain arrays, another shape": (with_arrays(lambda model: {**model, "bias": model["bias"][:-1]}), "expected"),
     "plain arrays, not a number": (with_arrays(lambda model: {**model, "bias": BIAS * np.nan}), "not finite"),
     "plain arrays, a counter that is none": (
         with_arrays(lambda model: {**model, "steps": np.array(np.nan)}),
@@ -567,14 +567,17 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
     "a whole model": (with_payload(lambda payload: nnr.encode({"bias": BIAS})), "base_model_id"),
     "another client's id": (with_update({"bias": BIAS + 1}, device_id=1), "device_id 1"),
     "no record": (lambda attack, honest: RecordDict({"metrics": honest.content["metrics"]}), "no ArrayRecord"),
-    "an empty record": (lambda attack, honest: RecordDict({**honest.content, "arrays": ArrayRecord()}), "in one of"),
+    "an empty record": (
+        lambda attack, honest: RecordDict({**honest.content, "arrays": ArrayRecord()}),
+        "in only one of",
+    ),
     "two records": (
         lambda attack, honest: RecordDict({**honest.content, "more": honest.content["arrays"]}),
         "",
     ),
     "another name of the record": (
         lambda attack, honest: RecordDict({"evil": honest.content["arrays"], "metrics": honest.content["metrics"]}),
-        "not those of the other replies",
+        "differ from the other replies",
     ),
     "another stype": (
         lambda attack, honest: RecordDict(
@@ -586,21 +589,27 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
         lambda attack, honest: RecordDict(
             {**honest.content, "arrays": ArrayRecord({**honest.content["arrays"], "bias": Array(BIAS)})}
         ),
-        "other arrays",
+        "has arrays besides",
     ),
-    "no metrics": (lambda attack, honest: RecordDict({"arrays": honest.content["arrays"]}), "MetricRecords"),
-    "no examples said": (with_metrics(loss=0.5), "no number of examples"),
-    "not-a-number of examples": (with_metrics(**{"num-examples": float("nan"), "loss": 0.5}), "no number of examples"),
-    "infinitely many examples": (with_metrics(**{"num-examples": float("inf"), "loss": 0.5}), "no number of examples"),
-    "a negative number of examples": (with_metrics(**{"num-examples": -30, "loss": 0.5}), "no number of examples"),
-    "a list of examples": (with_metrics(**{"num-examples": [1, 2], "loss": 0.5}), "no number of examples"),
+    "no metrics": (lambda attack, honest: RecordDict({"arrays": honest.content["arrays"]}), "MetricRecord, got"),
+    "no examples said": (with_metrics(loss=0.5), "not a number of examples"),
+    "not-a-number of examples": (
+        with_metrics(**{"num-examples": float("nan"), "loss": 0.5}),
+        "not a number of examples",
+    ),
+    "infinitely many examples": (
+        with_metrics(**{"num-examples": float("inf"), "loss": 0.5}),
+        "not a number of examples",
+    ),
+    "a negative number of examples": (with_metrics(**{"num-examples": -30, "loss": 0.5}), "not a number of examples"),
+    "a list of examples": (with_metrics(**{"num-examples": [1, 2], "loss": 0.5}), "not a number of examples"),
     "a metric that is not-a-number": (
         with_metrics(**{"num-examples": 30, "loss": float("nan")}),
         "'loss' is not finite",
     ),
     "a metric of 1e308": (with_metrics(**{"num-examples": 30, "loss": 1e308}), "'loss' is not finite"),
-    "other metrics": (with_metrics(**{"num-examples": 30}), "not those of the other replies"),
-    "a list for a number": (with_metrics(**{"num-examples": 30, "loss": [0.5]}), "not those of the other replies"),
+    "other metrics": (with_metrics(**{"num-examples": 30}), "differ from the other replies"),
+    "a list for a number": (with_metrics(**{"num-examples": 30, "loss": [0.5]}), "differ from the other replies"),
 }
 
 
@@ -661,7 +670,7 @@ def test_a_repetition_changes_nothing(options: dict[str, Any]) -> None:
     assert same(found, model) and found_metrics == metrics
     reasons = [[each.reason for each in statistics.dropped] for statistics in strategy.statistics.values()]
     assert [len(each) for each in reasons] == [0, 1, 1]
-    assert "has answered already" in reasons[1][0]
+    assert "already replied" in reasons[1][0]
 
 
 @KINDS
@@ -705,7 +714,7 @@ def test_a_reply_after_an_error_changes_nothing() -> None:
     model, metrics, _ = outcome_without(1, 2)
     found, found_metrics, strategy = outcome(Attack(late), {}, 2)
     assert same(found, model) and found_metrics == metrics
-    assert "has answered already" in strategy.statistics[2].dropped[0].reason
+    assert "already replied" in strategy.statistics[2].dropped[0].reason
 
 
 def test_only_strangers() -> None:
@@ -717,7 +726,7 @@ def test_only_strangers() -> None:
     strategy = NNRStrategy(FedAvg())
     result, _ = run(strategy, {node: client(node, **{"num-examples": 0}) for node in range(1, 5)}, rounds=1)
     assert not result.arrays
-    assert [each.reason for each in strategy.statistics[1].dropped] == ["no reply has any num-examples"] * 4
+    assert [each.reason for each in strategy.statistics[1].dropped] == ["no reply has a positive num-examples"] * 4
 
 
 def test_evaluations_of_strangers() -> None:
@@ -913,7 +922,7 @@ def test_a_client_whose_state_is_damaged(damage: Callable[[bytes], Any], caplog:
     assert [statistics.replies for statistics in strategy.statistics.values()] == [2] * 5
     size = sizes(grid, 1)
     assert size[3] > 0.9 * size[0] and size[4] < 0.5 * size[0]
-    assert "is forgotten" in caplog.text
+    assert "is discarded" in caplog.text
 
 
 def test_a_residual_that_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
@@ -924,7 +933,7 @@ def test_a_residual_that_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
 
     grid, strategy = Schedule({1: client(1), 2: client(2)}, {2: damaged}), NNRStrategy(FedAvg())
     strategy.start(grid, record(initial()), num_rounds=2)
-    assert strategy.statistics[2].replies == 2 and "is forgotten" in caplog.text
+    assert strategy.statistics[2].replies == 2 and "is discarded" in caplog.text
     assert grid.contexts[1].state[place]["bias"].numpy().shape == (40,)
 
 

@@ -150,7 +150,7 @@ def test_values_that_are_no_tensors_come_back(flare: SimpleNamespace) -> None:
     got = flare.from_shareable(flare.NNRDecode().process(sent, flare.FLContext())).data
     assert got.pop("w").tolist() == tensors.pop("w").tolist()
     assert got == tensors
-    with pytest.raises(nnr.EncodeError, match="'w' is no array and no tensor, but list"):
+    with pytest.raises(nnr.EncodeError, match="'w' must be an array or a tensor, got list"):
         flare.NNREncode().process(message(flare, {"w": [1.0]}), flare.FLContext())
 
 
@@ -216,7 +216,7 @@ def test_tensors_of_pytorch(flare: SimpleNamespace, kind: str) -> None:
         assert (got[name].dtype, got[name].shape) == (tensor.dtype, tensor.shape), name
         assert torch.equal(got[name].double(), tensor.double()), name
         assert torch.equal(tensors[name].double(), tensor.double()), name
-    with pytest.raises(nnr.EncodeError, match="some tensors are numpy's"):
+    with pytest.raises(nnr.EncodeError, match="numpy arrays and PyTorch tensors"):
         flare.NNREncode().process(message(flare, {**tensors, "n": np.ones(3)}), flare.FLContext())
     with pytest.raises(nnr.EncodeError, match="'c' has type"):
         flare.NNREncode().process(message(flare, {"c": torch.ones(3, dtype=torch.complex64)}), flare.FLContext())
@@ -383,7 +383,7 @@ def test_error_feedback(flare: SimpleNamespace, site: Callable[..., Any]) -> Non
 
     assert lost(error_feedback=True) < 0.5 * lost()
     assert lost(error_feedback=True, sparsity=0.8) < 0.5 * lost(sparsity=0.8)
-    with pytest.raises(nnr.EncodeError, match="error_feedback is for what clients send"):
+    with pytest.raises(nnr.EncodeError, match="error_feedback applies only to data that clients send"):
         on_task(flare, flare.NNREncode(error_feedback=True)).process(message(flare, model()), site())
 
 
@@ -395,25 +395,25 @@ def bad_messages() -> Iterator[tuple[str, Callable[[SimpleNamespace], Tensors], 
     def of(flare: SimpleNamespace, kind: str = "WEIGHTS", **tensors: Any) -> Tensors:
         return encoded(flare, {**good, **tensors}, kind)
 
-    yield "PyTorch's", lambda flare: {**of(flare), "torch": True}, "tensors of PyTorch; what was sent were not"
-    yield "no bitstream", lambda flare: dict(good), "there is no bitstream"
-    yield "garbage", lambda flare: {"nnr_codec": b"\x93NUMPY"}, "no NNR bitstream"
-    yield "truncated", lambda flare: {"nnr_codec": of(flare)["nnr_codec"][:-3]}, "12 are left"
+    yield "PyTorch's", lambda flare: {**of(flare), "torch": True}, "tensors of PyTorch; the sent tensors were not"
+    yield "no bitstream", lambda flare: dict(good), "message has no bitstream"
+    yield "garbage", lambda flare: {"nnr_codec": b"\x93NUMPY"}, "not an NNR bitstream"
+    yield "truncated", lambda flare: {"nnr_codec": of(flare)["nnr_codec"][:-3]}, "12 remain"
     yield "half", lambda flare: {"nnr_codec": of(flare)["nnr_codec"][:20]}, "unit"
-    yield "an array", lambda flare: {"nnr_codec": np.zeros(4, "u1")}, "not what NNREncode writes"
-    yield "tensors beside", lambda flare: {**of(flare), "w": good["w"]}, "not what NNREncode writes"
+    yield "an array", lambda flare: {"nnr_codec": np.zeros(4, "u1")}, "not in the format of NNREncode"
+    yield "tensors beside", lambda flare: {**of(flare), "w": good["w"]}, "not in the format of NNREncode"
     yield "an array as value", lambda flare: {**of(flare), "values": {"w": good["w"]}}, "value 'w' is ndarray"
     yield "another name", lambda flare: of(flare, v=good["w"]), "'v' is not one of the 2"
     yield "another value", lambda flare: {**of(flare), "values": {"v": 1}}, "'v' is not one of the 2"
-    yield "a value for a tensor", lambda flare: {**of(flare), "values": {"w": 1}}, "'w' is a tensor and a value"
-    yield "another shape", lambda flare: of(flare, w=np.ones((5, 4), "f4")), r"\(5, 4\); what was sent has \(4, 5\)"
+    yield "a value for a tensor", lambda flare: {**of(flare), "values": {"w": 1}}, "'w' is both a tensor and a value"
+    yield "another shape", lambda flare: of(flare, w=np.ones((5, 4), "f4")), r"\(5, 4\); the sent tensor has \(4, 5\)"
     yield "not a number", lambda flare: of(flare, w=np.full((4, 5), np.nan, "f4")), "'w' is not finite"
     yield "infinite", lambda flare: of(flare, w=np.full((4, 5), -np.inf, "f8")), "'w' is not finite"
     yield "infinite value", lambda flare: {**of(flare), "values": {"rate": float("inf")}}, "rate"
     for shape in ([1 << 40], [1 << 20] * 2, [1 << 40, 0], [-1], ["4"], [True], "45", None):
         yield f"types {shape}", lambda flare, shape=shape: {**of(flare), "types": {"w": ["float32", shape]}}, "'w'"
-    yield "types of types", lambda flare: {**of(flare), "types": {"w": ["O", [4, 5]]}}, "no type and shape"
-    yield "types as text", lambda flare: {**of(flare), "types": {"w": "float32"}}, "no type and shape"
+    yield "types of types", lambda flare: {**of(flare), "types": {"w": ["O", [4, 5]]}}, "not a type and a shape"
+    yield "types as text", lambda flare: {**of(flare), "types": {"w": "float32"}}, "not a type and a shape"
     yield "types beyond", lambda flare: {**of(flare), "types": {"v": ["float32", [2]]}}, "'v' is not one of the 2"
 
 
@@ -445,7 +445,7 @@ def test_types_and_shapes_that_lie(flare: SimpleNamespace, site: Callable[..., A
     """Where it is not known what was sent."""
     data = encoded(flare, {"w": np.full((4, 5), 0.5, "f4")}, kind)
     for types, said in (
-        ({"w": ["float32", [3, 5]]}, r"'w' of shape \(4, 5\) cannot have shape \(3, 5\)"),
+        ({"w": ["float32", [3, 5]]}, r"'w' of shape \(4, 5\) cannot be reshaped to \(3, 5\)"),
         ({"v": ["float32", [1 << 40]]}, "max_tensor_elements"),
         ({f"v{k}": ["float32", [1 << 30]] for k in range(9)}, "max_total_bytes"),
     ):
@@ -461,7 +461,7 @@ def test_other_data_in_the_place_of_a_model(
     decode = on_result(flare, flare.NNRDecode())
     for kind in ("ANALYTIC", "FL_MODEL", "no such"):
         reply = message(flare, {"w": np.full((4, 5), np.nan, "f4")}, kind)
-        with pytest.raises(nnr.FormatError, match="a model was sent, and this is none"):
+        with pytest.raises(nnr.FormatError, match="expected a model, because a model was sent"):
             decode.process(reply, site(peer="site-1"))
         assert flare.from_shareable(decode.process(reply, site(task="statistics"))).data is reply["DXO"]["data"]
     decode.process(message(flare, {"accuracy": 0.5}, "METRICS"), site())

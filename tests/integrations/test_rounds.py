@@ -35,7 +35,7 @@ def test_without_flower() -> None:
         "except nnr.MissingDependencyError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["this needs the package flwr, 1.41 or later: pip install 'nnr_codec[flower]'"]
+    assert done.stdout.splitlines() == ["the package flwr 1.41 or later is required; pip install 'nnr_codec[flower]'"]
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_batches_by_keyword_and_tied_weights(torch: Any) -> None:
 def test_what_cannot_be_done(torch: Any) -> None:
     with pytest.raises(ValueError, match="no batches"):
         sensitivity(torch.nn.Linear(2, 2), [])
-    with pytest.raises(ValueError, match="give a loss"):
+    with pytest.raises(ValueError, match="otherwise pass loss"):
         sensitivity(torch.nn.LSTM(2, 2), [torch.randn(3, 1, 2)])
 
 

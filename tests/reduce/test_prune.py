@@ -181,11 +181,11 @@ def test_patterns_are_those_of_weights_that_make_channels() -> None:
 @pytest.mark.parametrize(
     ("tool", "given", "message"),
     [
-        (Prune(), {}, "prune needs a ratio"),
+        (Prune(), {}, "prune requires a ratio"),
         (Prune(ratio=0.5), {"channels": ()}, "no graph"),
-        (Prune(ratio=0.5, tensors="zz"), {}, "tensors=zz): rules, patterns, types or earlier steps leave none"),
-        (Prune(ratio=0.5), {"rules": [nnr.Rule("*", reducible=False)]}, "leave none of the network's channels"),
-        (Prune(ratio=0.0, sparsity=0.5, tensors="zz"), {}, "no float matrix"),
+        (Prune(ratio=0.5, tensors="zz"), {}, "tensors=zz): rules, patterns, types or earlier steps exclude all"),
+        (Prune(ratio=0.5), {"rules": [nnr.Rule("*", reducible=False)]}, "exclude all channels"),
+        (Prune(ratio=0.0, sparsity=0.5, tensors="zz"), {}, "is a float matrix"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(tool: Prune, given: dict[str, Any], message: str) -> None:
@@ -205,7 +205,7 @@ def test_a_graph_without_channels_says_so() -> None:
         b"version 1.0; graph g(x) -> (y) { x = external(shape = [1, 3]); w = variable(shape = [4, 3], label = 'w'); "
     )
     model = Model({"w": normal(4, 3)}, nnr.Topology("nnef", graph + b"y = linear(x, w); }"))
-    with pytest.raises(EncodeError, match="the graph tells of no channels"):
+    with pytest.raises(EncodeError, match="the graph has no channels"):
         nnr.encode(model, reduce="prune(ratio=0.5)")
 
 
@@ -396,7 +396,7 @@ def test_reports_count_what_the_model_had(tmp_path: Path) -> None:
 
 def test_no_target_decides_on_a_ratio() -> None:
     for steps in ("prune", "sparsify, prune", "prune, sparsify"):
-        with pytest.raises(EncodeError, match="prune needs a ratio"):
+        with pytest.raises(EncodeError, match="prune requires a ratio"):
             nnr.encode(EXAMPLE, reduce=steps, target_ratio=0.1)
 
 

@@ -165,7 +165,7 @@ def test_weights_without_scales(options: dict[str, Any]) -> None:
     tensors = {"w": WIDE, "v": WIDE[:, :64]}
     options = {**COARSE, **options}
     if "compressed_parameter_types" in options:
-        with pytest.raises(nnr.EncodeError, match="local_scaling requires all of 2"):
+        with pytest.raises(nnr.EncodeError, match="local_scaling requires 2"):
             nnr.encode(tensors, reduce="scale", **options)
         return
     got = nnr.decode(nnr.encode(tensors, reduce="scale", **options), raw=True).tensors
@@ -183,7 +183,7 @@ def test_tensors_by_their_names() -> None:
     got = nnr.decode(nnr.encode(tensors, reduce="scale(tensors=b*|w)", **COARSE), raw=True).tensors
     assert {name for name in got if "_scaling" in name} == {"b.w_scaling", "w_scaling"}
     assert got["w_scaling"].shape == (3000,)  # which is a tensor of the model
-    with pytest.raises(nnr.EncodeError, match="no float matrix"):
+    with pytest.raises(nnr.EncodeError, match="is a float matrix"):
         nnr.encode(tensors, reduce="scale(tensors=c)")
 
 
@@ -193,7 +193,7 @@ def test_tied_weights_have_no_scales() -> None:
 
 
 def test_options() -> None:
-    with pytest.raises(nnr.EncodeError, match="takes fit or gain"):
+    with pytest.raises(nnr.EncodeError, match="choose from fit, gain"):
         nnr.encode({"w": WIDE}, reduce="scale(method=best)")
     gain = nnr.encode(MODEL, reduce="scale(method=gain)")
     assert gain == nnr.encode(MODEL, local_scaling=True)

@@ -45,7 +45,7 @@ def test_dimensions_of_a_text() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "4x", "4x4x4x4", "-1", "1.5", "a", "4 x4", "1e2", "9999", "²"])
 def test_texts_that_are_no_dimensions(text: str) -> None:
-    with pytest.raises(EncodeError, match="is not up to three numbers such as 4x1x1"):
+    with pytest.raises(EncodeError, match="must be up to three numbers, such as 4x1x1"):
         dimensions("block", text)
 
 

@@ -250,8 +250,8 @@ def test_a_target_leaves_a_threshold_alone() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("unify", "unify needs a ratio"),
-        ("unify(ratio=0.5, threshold=1)", "a ratio or a threshold, not both"),
+        ("unify", "unify requires a ratio"),
+        ("unify(ratio=0.5, threshold=1)", "ratio and threshold of unify cannot be combined"),
         ("unify(ratio=1.5)", "unify(ratio) 1.5 is outside 0..1"),
         ("unify(threshold=-1)", "unify(threshold) -1.0 is less than 0"),
         ("unify(ratio=1, block=3x1x1)", "blocks of 3x1x1 do not divide superblocks of 64x64xall"),
@@ -259,7 +259,7 @@ def test_a_target_leaves_a_threshold_alone() -> None:
         ("unify(ratio=1, block=2x2x2, superblock=256)", "outside 1..255"),
         ("unify(ratio=1, block=1)", "more than one in a block"),
         ("unify(ratio=1, tensors=nan)", "none has finite values"),
-        ("unify(ratio=1, tensors=b)", "there is no float matrix"),
+        ("unify(ratio=1, tensors=b)", "is a float matrix"),
     ],
 )
 def test_what_cannot_be_done(text: str, message: str) -> None:

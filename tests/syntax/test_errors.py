@@ -137,7 +137,9 @@ def test_byte_alignment_violation() -> None:
     good = write(NnrLayerParameterSetUnitPayload())
     assert good == b"\x00\x80"  # already aligned: a byte of its own (6.3.5)
     for bad in (b"\x00\x00", b"\x00\x81", b"\x00\xc0", b"\x00\x40"):
-        with pytest.raises(ElementError, match=r"byte_alignment\(\) is [01]{8}, not a one and then zeros \(6\.3\.5\)"):
+        with pytest.raises(
+            ElementError, match=r"byte_alignment\(\) is [01]{8}, not a one followed by zeros \(6\.3\.5\)"
+        ):
             read(bad, NnrLayerParameterSetUnitPayload)
 
 

@@ -127,7 +127,10 @@ def test_no_default_is_mutable() -> None:
 @pytest.mark.parametrize(
     ("structure", "message"),
     [
-        (ndu(device_id=3), r"device_id=3 is set, but nnr_compressed_data_unit_header\(\) \(6\.3\.3\.7\) has no place"),
+        (
+            ndu(device_id=3),
+            r"device_id=3 is set, but nnr_compressed_data_unit_header\(\) \(6\.3\.3\.7\) does not have it",
+        ),
         (ndu(topology_elem_id_index=3), r"topology_elem_id_index=3 is set"),
         (ndu(scan_order=1, tensor_dimensions=[16]), r"scan_order=1 is set"),
         (ndu(cabac_unary_length_minus1=10), r"cabac_unary_length_minus1=10 is set"),
@@ -168,7 +171,7 @@ def test_nested_structure_with_no_place_for_an_element() -> None:
     ],
 )
 def test_surplus_entries(elements: dict[str, Any]) -> None:
-    with pytest.raises(WriteError, match=rf"{next(iter(elements))}=.* is set, but .* has no place"):
+    with pytest.raises(WriteError, match=rf"{next(iter(elements))}=.* is set, but .* does not have it"):
         write(several(**elements))
 
 
@@ -186,24 +189,27 @@ def test_empty_lists_for_tensors_without_shifts() -> None:
 @pytest.mark.parametrize(
     ("structure", "message"),
     [
-        (ndu(topology_elem_id=None), r"nnr_compressed_data_unit_header\(\) \(6\.3\.3\.7\) needs topology_elem_id here"),
+        (
+            ndu(topology_elem_id=None),
+            r"nnr_compressed_data_unit_header\(\) \(6\.3\.3\.7\) requires topology_elem_id here",
+        ),
         (
             ndu(cabac_unary_length_flag=1, cabac_unary_length_minus1=None, compressed_parameter_types=1),
             "decomposition_rank",
         ),
-        (several(concatentation_axis_index=None), "needs concatentation_axis_index here"),
-        (several(split_index=[]), r"needs split_index\[0\], but only 0 entries are given"),
-        (several(number_of_shifts=[1]), r"needs number_of_shifts\[1\], but only 1 entries are given"),
-        (several(number_of_shifts=[2, 0]), r"needs shift_index\[0\]\[1\], but only 1 entries are given"),
-        (several(number_of_shifts=[1, 1]), r"needs shift_index\[1\]\[0\], but only 0 entries are given"),
-        (NnrUnitHeader(nnr_unit_type=NNR_TPL), r"nnr_unit_header\(\) \(6\.3\.3\.1\) needs detail here"),
+        (several(concatentation_axis_index=None), "requires concatentation_axis_index here"),
+        (several(split_index=[]), r"requires split_index\[0\], but only 0 entries are given"),
+        (several(number_of_shifts=[1]), r"requires number_of_shifts\[1\], but only 1 entries are given"),
+        (several(number_of_shifts=[2, 0]), r"requires shift_index\[0\]\[1\], but only 1 entries are given"),
+        (several(number_of_shifts=[1, 1]), r"requires shift_index\[1\]\[0\], but only 0 entries are given"),
+        (NnrUnitHeader(nnr_unit_type=NNR_TPL), r"nnr_unit_header\(\) \(6\.3\.3\.1\) requires detail here"),
         (
             SparsificationPerformanceMap(spm_count_thresholds=2),
-            r"sparsification_performance_map\(\) needs sparsification_threshold\[0\]",
+            r"sparsification_performance_map\(\) requires sparsification_threshold\[0\]",
         ),
         (
             NnrAggregateUnitHeader(nnr_aggregate_unit_type=0, num_of_nnr_units_minus2=1, quant_bitdepth=[1, 2]),
-            r"nnr_aggregate_unit_header\(\) needs nnr_reserved_zero_3bits\[0\]",
+            r"nnr_aggregate_unit_header\(\) requires nnr_reserved_zero_3bits\[0\]",
         ),
     ],
 )
@@ -216,7 +222,7 @@ def test_missing(structure: Structure, message: str) -> None:
 
 def test_missing_element_without_default() -> None:
     for cls in (NnrUnitSize, BitMask, NnrStartUnitHeader, NnrPruningTopologyContainer):
-        with pytest.raises(WriteError, match=rf"{cls.table_name}\(\) \({cls.clause}\) needs "):
+        with pytest.raises(WriteError, match=rf"{cls.table_name}\(\) \({cls.clause}\) requires "):
             write(cls.__new__(cls))
 
 

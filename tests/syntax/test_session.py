@@ -270,7 +270,7 @@ def test_dimensions_from_the_topology() -> None:
     indexed = NnrCompressedDataUnitHeader(nnr_compressed_data_unit_payload_type=NNR_PT_FLOAT, topology_elem_id_index=1)
     assert session.tensor_dimensions(indexed) == [4]
     indexed.topology_elem_id_index = 0
-    with pytest.raises(MissingReferenceError, match="dimensions of 'a' are not in the bitstream and no topology"):
+    with pytest.raises(MissingReferenceError, match="dimensions of 'a' are neither in the bitstream nor in a topology"):
         session.tensor_dimensions(indexed)
 
 
@@ -370,7 +370,7 @@ def test_impossible_decomposition(elements: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("scan_order", range(5, 16))
 def test_scan_orders_that_do_not_exist(scan_order: int) -> None:
-    with pytest.raises(ElementError, match=rf"scan_order is {scan_order}, allowed are 0\.\.4"):
+    with pytest.raises(ElementError, match=rf"scan_order {scan_order} is outside 0\.\.4"):
         Session().num_block_rows_minus1(ndu(tensor_dimensions=[3, 4], scan_order=scan_order))
 
 

@@ -17,6 +17,7 @@ from nnr_codec import formats
 from nnr_codec.integrations.rounds import one_line
 
 from ..cli.support import NAMES
+from ..cli.test_main import every_command
 from ..formats.support import nnef_model
 
 #: Beginning of what does something to a terminal or a page, and ends of what would be quoted.
@@ -78,6 +79,9 @@ COMMANDS = [
     ["update", "encode", "new.safetensors", "--base", "old.safetensors", "-o", "x.nnr", "-v"],
     ["update", "apply", "old.safetensors", "u.nnr", "-o", "x.safetensors"],
     ["update", "chain", "old.safetensors", "u.nnr", "-o", "x.safetensors", "-v"],
+    ["update", "squash", "old.safetensors", "u.nnr", "-o", "x.nnr", "-v"],
+    ["bench", "bad.safetensors"],
+    ["conformance", "--only", BAD],
     ["explain", BAD],
     ["formats", BAD],
     [BAD],
@@ -102,6 +106,11 @@ def test_t42_nothing_reaches_a_terminal(capsys: pytest.CaptureFixture[str], monk
             assert not bad, (words, bad, text)
             seen += "[2J" in text
     assert seen > 12  # names are shown
+
+
+def test_t42_every_command_is_tried() -> None:
+    tried = {words[0] for words in COMMANDS} | {" ".join(words[:2]) for words in COMMANDS}
+    assert [name for name in every_command() if name not in tried] == []
 
 
 @pytest.mark.parametrize(

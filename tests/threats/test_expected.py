@@ -37,12 +37,12 @@ def test_the_tensors_of_a_model_are_a_schema() -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"w": ((2, 3), "float32")}, r"'w' is float32 \(3, 2\); expected is float32 \(2, 3\)"),
-        ({"w": ((6,), "float32")}, r"expected is float32 \(6,\)"),
-        ({"w": ((3, 2, 1), "float32")}, r"expected is float32 \(3, 2, 1\)"),
-        ({"w": ((3, 2), "float16")}, r"expected is float16 \(3, 2\)"),
-        ({"n": ((4,), "float32")}, r"'n' is int32 \(4,\); expected is float32"),
-        ({"w": None}, "tensor 'w' is not one of the 1 that are expected"),
+        ({"w": ((2, 3), "float32")}, r"'w' is float32 \(3, 2\); expected float32 \(2, 3\)"),
+        ({"w": ((6,), "float32")}, r"expected float32 \(6,\)"),
+        ({"w": ((3, 2, 1), "float32")}, r"expected float32 \(3, 2, 1\)"),
+        ({"w": ((3, 2), "float16")}, r"expected float16 \(3, 2\)"),
+        ({"n": ((4,), "float32")}, r"'n' is int32 \(4,\); expected float32"),
+        ({"w": None}, "tensor 'w' is not one of the 1 expected tensors"),
         ({"W": SCHEMA["w"], "w": None}, "tensor 'w' is not one of the 2"),
     ],
 )

@@ -31,7 +31,7 @@ def test_t44_a_second_bitstream() -> None:
 @pytest.mark.parametrize("tail", [b"PK\3\4", b"\x80\4K*.", b"\0\4\x1e", bytes([127]) * 1000])
 def test_t44_bytes_after_the_last_unit(tail: bytes) -> None:
     """Zip archives and pickles among them."""
-    refused(good() + tail, nnr.TruncatedError, "are left")
+    refused(good() + tail, nnr.TruncatedError, "remain")
 
 
 # ------------------------------------------------------------------------------------------------ T45: threads
@@ -170,7 +170,7 @@ class TooLarge(Mapping[str, np.ndarray]):
 
 
 def test_t46_a_tensor_that_is_larger_than_the_memory() -> None:
-    with pytest.raises(nnr.LimitError, match="tensor 'w': there is not enough memory"):
+    with pytest.raises(nnr.LimitError, match="tensor 'w': not enough memory"):
         nnr.encode(nnr.Model(TooLarge()))
 
 

@@ -40,7 +40,7 @@ def chain(first: str, more: str, count: int) -> str:
 )
 def test_t38_channels_that_grow(body: str, extra: str) -> None:
     """A few bytes each number as many channels as they say."""
-    with memory() as used, pytest.raises(LimitError, match="channels are followed"):
+    with memory() as used, pytest.raises(LimitError, match="tracing the channels"):
         nnef.channels(topology(body, extra), {})
     assert used.peak < 500 << 20
     assert formats.channels(topology(body, extra)) == ()

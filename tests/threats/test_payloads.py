@@ -209,7 +209,7 @@ def test_t26_a_step_that_is_no_number(parameter: int, density: int) -> None:
 
 def test_t26_a_step_beyond_float64() -> None:
     data = Bitstream().str_().mps(0, 4095).ndu(ndu("w", [2], data_format=9), [0, 0]).data
-    refused(data, nnr.ElementError, "the step inf is not a normal number")
+    refused(data, nnr.ElementError, "the step size inf is not a normal number")
 
 
 @pytest.mark.parametrize(("data_format", "parameter"), [(1, 127), (8, 15), (9, 1023)])

@@ -17,15 +17,15 @@ from .support import AGG, STRICT, good, refused, start, unit
 @pytest.mark.parametrize("size", [b"\0\0", b"\0\1", b"\0\2", b"\x80\0\0\0", b"\x80\0\0\4"])
 def test_t01_a_unit_smaller_than_its_header(size: bytes) -> None:
     """A size of 0 would be read for ever."""
-    refused(start().data + size + b"\x14\0\0", nnr.ElementError, "less than its own header")
+    refused(start().data + size + b"\x14\0\0", nnr.ElementError, "less than the header")
 
 
 def test_t01_a_unit_larger_than_its_parent() -> None:
-    refused(good()[:-1], nnr.TruncatedError, "are left")
+    refused(good()[:-1], nnr.TruncatedError, "remain")
     held, last = unit(b""), unit(b"?")
     data = start().data + aggregate([held, last]) + held
     assert data[-7:] == last + held
-    refused(data[:-7] + b"\0\5" + data[-5:], nnr.TruncatedError, "are left")
+    refused(data[:-7] + b"\0\5" + data[-5:], nnr.TruncatedError, "remain")
 
 
 def test_t01_max_unit_bytes() -> None:
@@ -113,7 +113,7 @@ def listed(entry_points: list[int], kinds: list[int]) -> bytes:
 )
 def test_t06_entry_points_that_lead_elsewhere(entry_points: list[int], kinds: list[int]) -> None:
     assert len(list(nnr.units(listed([19, 22], [7, 7])))) == 5
-    refused(listed(entry_points, kinds), nnr.ElementError, "list of the aggregate")
+    refused(listed(entry_points, kinds), nnr.ElementError, "the aggregate lists")
 
 
 def test_t07_a_tensor_before_the_parameter_set() -> None:

@@ -130,5 +130,5 @@ def test_arrays_are_in_the_file(tmp_path: Path) -> None:
 
 
 def test_shapes_of_empty_arrays() -> None:
-    with pytest.raises(FormatError, match="larger than any array"):
+    with pytest.raises(FormatError, match="exceeds the largest possible array"):
         formats.load(headed(f"{{'descr': '<f8', 'fortran_order': False, 'shape': (0, {1 << 61})}}", b""))

@@ -186,7 +186,7 @@ def _alone(checked: CheckedBitstream, subject: SeenUnit, session: Session, units
                 quantization = checked.seen[task.unit.index].session.quantization
                 if task.is_scaled and task.session.quantization != quantization:
                     raise MissingReferenceError(
-                        f"an NNR_LPS before it gives the step of {task.names[0]!r}", clause="6.2.3"
+                        f"an earlier NNR_LPS gives the step size of {task.names[0]!r}", clause="6.2.3"
                     )
             group.decode(state=state, budget=budget, first_edition=checked.first_edition)
     except LimitError:

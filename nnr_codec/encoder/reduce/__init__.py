@@ -58,7 +58,7 @@ def prepare(model: Model, config: EncoderConfig, wiring: Wiring, note: Note | No
 def tool_of(step: Step) -> ReductionTool:
     """Return the tool of a step with its options. Raises EncodeError for an unknown tool or option."""
     if step.tool not in TOOLS:
-        raise EncodeError(Option("reduce"), f": there is no step {step.tool!r}; there are {', '.join(TOOLS)}")
+        raise EncodeError(Option("reduce"), f": unknown step {step.tool!r}; choose from {', '.join(TOOLS)}")
     module, cls = TOOLS[step.tool]
     return made(getattr(import_module(f".{module}", __package__), cls), step)
 

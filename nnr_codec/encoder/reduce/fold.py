@@ -60,9 +60,9 @@ def _folded(prepared: Prepared, config: EncoderConfig) -> Prepared:
         folded = replace(plain, bias=block.beta, scale=block.gamma)
         blocks.append(replace(folded, beta=None, gamma=None, mean=None, var=None))
     if not others:
-        why = reasons[0] if reasons else ": there is no graph that tells of one"
+        why = reasons[0] if reasons else ": the model has no graph"
         option = Option("fold_batchnorm" if config.fold_batchnorm else "reduce")
-        raise EncodeError(option, f": there is no batch normalization to fold{why}")
+        raise EncodeError(option, f": no batch normalization can be folded{why}")
     coded = overlaid(model.tensors, others, divisors)
     if gone:
         coded = with_factors(coded, gone)
@@ -80,11 +80,11 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
     if missing := [member for member, name in parts.items() if name is None]:
         return f"{what} has no {'batch normalization' if len(missing) == len(parts) else ', '.join(missing)}"
     if block.epsilon is None:
-        return f"the epsilon of {what} is not known"
+        return f"the epsilon of {what} is unknown"
     if whole(block) not in wiring.blocks:
-        return f"{what} is not one of the topology, from which decoders know it"
+        return f"{what} is not defined by the topology, so decoders do not know it"
     if block.scale is not None:
-        return f"{what} has a scaling of its own"
+        return f"{what} has its own scale"
     names = [name for name in (*parts.values(), block.bias) if name is not None]
     if any(name not in model.tensors for name in names):
         return f"the model lacks a tensor of {what}"
@@ -92,13 +92,13 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
         return f"a tensor of {what} is tied to another one, or a rule keeps it"
     arrays = [np.asarray(model.tensors[name]) for name in names]
     if any(array.dtype.kind != "f" or array.size != arrays[0].size for array in arrays):
-        return f"the tensors of {what} differ in size, or are no floats"
+        return f"the tensors of {what} differ in size, or are not floats"
     if config.fixed_point is not None:  # the weight is multiplied by alpha
         weight = np.asarray(model.tensors[block.weight])
         if not may_change([block.weight], model, config):
             return f"{block.weight!r} is tied to another tensor"
         if weight.dtype.kind != "f" or weight.shape[block.axis : block.axis + 1] != (arrays[0].size,):
-            return f"{block.weight!r} is of integers, or of another shape than the batch normalization"
+            return f"{block.weight!r} has integers, or a different shape from the batch normalization"
     return ""
 
 

@@ -99,10 +99,10 @@ class Decompose:
         amounts = {name: getattr(self, name) for name in ("error", "mse", "ratio", "rank", "rate")}
         if len(given := [name for name, value in amounts.items() if value is not None]) > 1:
             raise EncodeError(
-                Option("reduce"), f": lowrank takes one of {', '.join(amounts)}, not {' and '.join(given)}"
+                Option("reduce"), f": lowrank requires one of {', '.join(amounts)}, got {' and '.join(given)}"
             )
         if self.form not in FORMS:
-            raise EncodeError(Option("reduce"), f": lowrank(form={self.form}): there are {' and '.join(FORMS)}")
+            raise EncodeError(Option("reduce"), f": lowrank(form={self.form}): choose from {', '.join(FORMS)}")
 
     def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`~.tool.ReductionTool`. Weights stay unchanged if their product does not have fewer parameters.
@@ -110,9 +110,9 @@ class Decompose:
         Raises EncodeError with a fixed-point format, without matrices, and for displacements without side information.
         """
         if prepared.config.fixed_point is not None:
-            raise EncodeError(Option("reduce"), ": lowrank makes products, which are no fixed-point numbers")
+            raise EncodeError(Option("reduce"), ": lowrank creates products, which are not fixed-point numbers")
         if self.displacement and not prepared.config.side_info:
-            raise EncodeError(Option("reduce"), ": lowrank(displacement=true) needs side information")
+            raise EncodeError(Option("reduce"), ": lowrank(displacement=true) requires side information")
         names = [name for name in prepared.matrices(self.tensors) if _decomposable(name, prepared)]
         pairs = self._chosen((weight for name in names if (weight := _Weight.of(name, prepared.array(name)))), prepared)
         listed = prepared.config.indexed_references and prepared.model.topology is not None  # H has no name then (A.4)

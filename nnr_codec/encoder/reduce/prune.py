@@ -58,12 +58,12 @@ class Prune:
         within("prune(ratio)", self.ratio, 0, 1)
         within("prune(sparsity)", self.sparsity, 0, 1)
         if self.scope not in SCOPES:
-            raise EncodeError(Option("reduce"), f": prune(scope={self.scope}): there are {' and '.join(SCOPES)}")
+            raise EncodeError(Option("reduce"), f": prune(scope={self.scope}): choose from {', '.join(SCOPES)}")
 
     def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`~.tool.ReductionTool`. Raises EncodeError without a graph that lists channels."""
         if self.ratio is None:
-            raise EncodeError(Option("reduce"), ": prune needs a ratio, such as prune(ratio=0.1)")
+            raise EncodeError(Option("reduce"), ": prune requires a ratio, such as prune(ratio=0.1)")
         if self.ratio:
             groups = _groups(prepared, self.tensors)
             if not groups:
@@ -129,10 +129,10 @@ class _NoFloatsError(Exception):
 def _why(prepared: Prepared) -> str:
     """Return the reason why the model has no removable channels."""
     if prepared.wiring.channels:
-        return "rules, patterns, types or earlier steps leave none of the network's channels"
+        return "rules, patterns, types or earlier steps exclude all channels"
     if prepared.model.topology is None:
-        return "there is no graph, which alone tells of channels"
-    return "the graph tells of no channels that could be removed"
+        return "the model has no graph, which is required to find channels"
+    return "the graph has no channels that can be removed"
 
 
 def _groups(prepared: Prepared, tensors: str) -> list[_Group]:

@@ -48,7 +48,7 @@ class Scale:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise EncodeError(Option("reduce"), f": scale(method={self.method}) takes {' or '.join(METHODS)}")
+            raise EncodeError(Option("reduce"), f": scale(method={self.method}): choose from {', '.join(METHODS)}")
 
     def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`~.tool.ReductionTool`. Raises EncodeError without a weight for which scales can be fitted."""

@@ -77,14 +77,12 @@ class Sparsify:
         for option, value, known in (("method", self.method, METHODS), ("scope", self.scope, SCOPES)):
             if value not in known:
                 raise EncodeError(
-                    Option("reduce"), f": sparsify has no {option} {value!r}; there are {', '.join(known)}"
+                    Option("reduce"), f": sparsify has no {option} {value!r}; choose from {', '.join(known)}"
                 )
         if self.threshold is not None and (self.ratio is not None or self.method not in METHODS[:2]):
-            raise EncodeError(
-                Option("reduce"), ": sparsify takes a threshold in the place of a ratio, and for single parameters"
-            )
+            raise EncodeError(Option("reduce"), ": a threshold of sparsify cannot be combined with a ratio or blocks")
         if (self.block or self.superblock) and self.method != "micro":
-            raise EncodeError(Option("reduce"), ": blocks and superblocks are for sparsify(method=micro)")
+            raise EncodeError(Option("reduce"), ": block and superblock require sparsify(method=micro)")
         block, superblock = self._blocks
         if self.superblock:
             divided(block, superblock)
@@ -92,7 +90,9 @@ class Sparsify:
     def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`~.tool.ReductionTool`. Raises EncodeError without a ratio or threshold, and without matrices."""
         if self.ratio is None and self.threshold is None:
-            raise EncodeError(Option("reduce"), ": sparsify needs a ratio, such as sparsify(ratio=0.6), or a threshold")
+            raise EncodeError(
+                Option("reduce"), ": sparsify requires a ratio, such as sparsify(ratio=0.6), or a threshold"
+            )
         before = {name: prepared.array(name) for name in prepared.matrices(self.tensors)}
         axes = {block.weight: block.axis for block in (*prepared.wiring.blocks, *prepared.model.blocks)}
         after: dict[str, Array] = {}
@@ -157,7 +157,7 @@ def sparsify(update: Mapping[str, Array], ratio: float, *, structured: bool = Fa
         The ratio is outside 0 to 1.
     """
     if not 0 <= ratio <= 1:
-        raise EncodeError(f"a ratio of zeros of {ratio} is not within 0 and 1")
+        raise EncodeError(f"the ratio of zeros must be from 0 to 1, got {ratio}")
     found = matrices(update)
     return {**update, **(_rows if structured else _single)(found, missing(found.values(), ratio))}
 

@@ -43,12 +43,10 @@ def dimensions(option: str, text: str, *, whole: bool = False) -> Triple:
     """
     parts = text.split("x")
     if len(parts) > 3 or not all(part.isascii() and part.isdigit() and len(part) < 4 for part in parts):
-        raise EncodeError(Option("reduce"), f": {option} {text!r} is not up to three numbers such as 4x1x1")
+        raise EncodeError(Option("reduce"), f": {option} {text!r} must be up to three numbers, such as 4x1x1")
     extents = [int(part) for part in parts]
     if not all(1 <= extent <= LARGEST for extent in extents):
-        raise EncodeError(
-            Option("reduce"), f": {option} {text} has an extent outside 1..{LARGEST}, which 6.3.4.3 can tell of"
-        )
+        raise EncodeError(Option("reduce"), f": {option} {text} has an extent outside 1..{LARGEST} (6.3.4.3)")
     first, second, third = extents + [0 if whole else 1] * (3 - len(extents))
     return first, second, third
 

@@ -29,7 +29,7 @@ def made(cls: type[Any], step: Step) -> ReductionTool:
     options = {}
     for name, value in step.options:
         if name not in known:
-            there = f"; there {'are' if len(known) > 1 else 'is'} {', '.join(known)}" if known else ""
+            there = f"; choose from {', '.join(known)}" if known else ""
             raise EncodeError(Option("reduce"), f": {step.tool} has no option {name!r}{there}")
         options[name] = _read(value, str(types[name]), f"{step.tool}({name}={value})")
     tool: ReductionTool = cls(**options)
@@ -51,10 +51,10 @@ def _read(value: Any, kind: str, what: str) -> Any:
                 raise ValueError
             return number
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        asked = "true or false" if "bool" in kind else "a whole number" if "int" in kind else "a finite number"
-        raise EncodeError(Option("reduce"), f": {what} takes {asked}") from None
+        asked = "true or false" if "bool" in kind else "an integer" if "int" in kind else "a finite number"
+        raise EncodeError(Option("reduce"), f": {what} must be {asked}") from None
     if not isinstance(value, str):
-        raise EncodeError(Option("reduce"), f": {what} takes a text")
+        raise EncodeError(Option("reduce"), f": {what} must be a string")
     return value
 
 

@@ -60,7 +60,7 @@ class Unify:
         within("unify(ratio)", self.ratio, 0, 1)
         within("unify(threshold)", self.threshold, 0)
         if self.ratio is not None and self.threshold is not None:
-            raise EncodeError(Option("reduce"), ": unify takes a ratio or a threshold, not both")
+            raise EncodeError(Option("reduce"), ": ratio and threshold of unify cannot be combined; choose one")
         for shape in self.shapes:
             divided(shape, self.super_shape)
 
@@ -77,7 +77,7 @@ class Unify:
     def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`~.tool.ReductionTool`. Raises EncodeError if no finite tensor has blocks of these shapes."""
         if self.ratio is None and self.threshold is None:
-            raise EncodeError(Option("reduce"), ": unify needs a ratio, such as unify(ratio=0.3), or a threshold")
+            raise EncodeError(Option("reduce"), ": unify requires a ratio, such as unify(ratio=0.3), or a threshold")
         grids = self._grids(prepared)
         parts = [part for grid in grids.values() for part in grid]
         if self.threshold is not None:

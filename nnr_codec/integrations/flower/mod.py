@@ -54,7 +54,7 @@ class NNRMod:
         **options: Unpack[EncoderOptions],
     ) -> None:
         if jobs < 1:
-            raise ValueError(f"jobs is {jobs}, which leaves nobody to work")
+            raise ValueError(f"jobs must be at least 1, got {jobs}")
         self._config = configured(NNRMod, config, options, "fl")
         self._options: dict[str, Any] = {
             "error_feedback": error_feedback,
@@ -81,7 +81,10 @@ class NNRMod:
             return call_next(message, context)
         told = message.content[KEY]
         if (version := told.get("version")) != VERSION:
-            raise UnsupportedError(f"the server speaks version {version!r} of this, and NNRMod version {VERSION}")
+            raise UnsupportedError(
+                f"the server uses protocol version {version!r}, but NNRMod requires version {VERSION}; "
+                "install the same nnr_codec on both"
+            )
         models: dict[str, Tensors] = {}
         records: dict[str, Any] = {}
         for name, record in message.content.array_records.items():
@@ -93,7 +96,7 @@ class NNRMod:
                 records[name] = plain_record(models[name])
         keys = dict(zip(told.get("records", []), told.get("bases", []), strict=True))
         if not keys.keys() <= models.keys() or ("bases" in told and not keys):
-            raise FormatError("the server wants updates of models that it did not send")
+            raise FormatError("the server requests updates of models that it did not send")
         content = mapped(message.content, records)
         del content[KEY]
         message.content = content
@@ -105,7 +108,7 @@ class NNRMod:
         for name, record in reply.content.array_records.items():
             sent = name if name in keys else next(iter(keys))
             if sent != name and len(keys) > 1:
-                raise EncodeError(f"ArrayRecord {name!r} of the reply is none of {', '.join(map(repr, keys))}")
+                raise EncodeError(f"ArrayRecord {name!r} of the reply is not one of {', '.join(map(repr, keys))}")
             coded[name] = coded_record(self._encoded(sent, keys[sent], models[sent], record, told, context.state))
         reply.content = mapped(reply.content, coded)
         return reply
@@ -153,5 +156,5 @@ def _restored(place: str, kept: Any, read: Callable[[Any], T]) -> T | None:
     try:
         return read(kept[place]) if place in kept else None
     except Exception as error:  # a damaged file or another version: continue without it
-        log.warning("NNR: what was kept as %r is forgotten: %s", place, one_line(error))
+        log.warning("NNR: state kept as %r is discarded: %s", place, one_line(error))
         return None

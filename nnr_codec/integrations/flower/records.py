@@ -22,7 +22,7 @@ try:
     strategies: Any = import_module("flwr.serverapp.strategy")
 except ImportError:
     raise MissingDependencyError(
-        "this needs the package flwr, 1.41 or later: pip install 'nnr_codec[flower]'"
+        "the package flwr 1.41 or later is required; pip install 'nnr_codec[flower]'"
     ) from None
 
 #: Logger of Flower.
@@ -49,7 +49,7 @@ def refuse_masks(content: Any) -> None:
     """Raise UnsupportedError for messages of secure aggregation, which sums masked integers."""
     if found := [name for name in MASKED if name in content]:
         raise UnsupportedError(
-            f"secure aggregation ({found[0]}) masks what it adds up, which leaves nothing to compress: "
+            f"secure aggregation ({found[0]}) masks the values that it adds, which cannot be compressed; "
             "use it without NNRMod and NNRStrategy"
         )
 
@@ -65,7 +65,7 @@ def payload_of(record: Any) -> bytes | None:
         return None
     array = record[KEY]
     if len(record) != 1:
-        raise FormatError(f"beside {KEY!r} there are other arrays")
+        raise FormatError(f"the record has arrays besides {KEY!r}")
     if array.stype != CODED:
         raise FormatError(f"{KEY!r} is serialized as {array.stype[:64]!r}, not as {CODED!r}")
     data: bytes = array.data
@@ -98,7 +98,7 @@ def stranger_tensors(record: Any, base: Tensors) -> dict[str, Array]:
     Raises FormatError for other names or shapes, for values that are not finite, and for invalid data.
     """
     if other := record.keys() ^ base.keys():
-        raise FormatError(f"tensor {min(other)[:64]!r} is in one of the model and its update only")
+        raise FormatError(f"tensor {min(other)[:64]!r} is in only one of the model and its update")
     read = stranger_reader(record, base)
     return {name: read(name) for name in base}
 
@@ -118,9 +118,9 @@ def _stranger_tensor(name: str, array: Any, base: Array) -> Array:
     try:
         shape, _, dtype = readers[numpy_format.read_magic(file)](file)
     except (ValueError, KeyError):
-        raise FormatError(f"tensor {name!r} is not in numpy's format", tensor=name) from None
+        raise FormatError(f"tensor {name!r} is not in the format of numpy", tensor=name) from None
     if shape != base.shape or dtype.kind not in "fiub":
-        raise FormatError(f"tensor {name!r} is {dtype} {shape}; expected is {base.dtype} {base.shape}", tensor=name)
+        raise FormatError(f"tensor {name!r} is {dtype} {shape}; expected {base.dtype} {base.shape}", tensor=name)
     if len(array.data) - file.tell() != prod(shape) * dtype.itemsize:
         raise FormatError(f"tensor {name!r} of shape {shape} has {len(array.data) - file.tell()} bytes", tensor=name)
     tensor = array.numpy()
@@ -134,10 +134,10 @@ def weight_of(content: Any, weighted_by: str) -> float:
     """Return the weight of a reply; FormatError if it is missing or unusable for averages."""
     metrics = [*content.metric_records.values()]
     if len(metrics) != 1:
-        raise FormatError(f"it has {len(metrics)} MetricRecords, not one")
+        raise FormatError(f"the reply must have one MetricRecord, got {len(metrics)}")
     weight = metrics[0].get(weighted_by)
     if not isinstance(weight, int | float) or not isfinite(weight) or not 0 <= weight <= MOST_EXAMPLES:
-        raise FormatError(f"its {weighted_by!r} is no number of examples")
+        raise FormatError(f"{weighted_by!r} of the reply is not a number of examples")
     return float(weight)
 
 
@@ -147,7 +147,7 @@ def check_metrics(content: Any) -> None:
         for name, value in record.items():
             values = value if isinstance(value, list) else [value]
             if not all(abs(number) <= MOST_METRIC for number in values):
-                raise FormatError(f"its metric {name[:64]!r} is not finite, or above {MOST_METRIC:g}")
+                raise FormatError(f"metric {name[:64]!r} of the reply is not finite, or is above {MOST_METRIC:g}")
 
 
 def form_of(content: Any) -> tuple[Any, ...]:

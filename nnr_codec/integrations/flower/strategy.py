@@ -180,11 +180,14 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         jobs: int = 1,
     ) -> None:
         if streaming and getattr(type(strategy), "aggregate_train", None) is not strategies.FedAvg.aggregate_train:
-            raise ValueError(f"streaming=True takes the mean as FedAvg does, which {type(strategy).__name__} does not")
+            raise ValueError(
+                f"streaming=True computes the mean of FedAvg, which {type(strategy).__name__} does not use; "
+                "use streaming=False"
+            )
         if streaming and stateful:
-            raise ValueError("streaming=True decodes tensors one by one, which stateful=True does not allow")
+            raise ValueError("streaming=True and stateful=True cannot be combined; choose one")
         if jobs < 1:
-            raise ValueError(f"jobs is {jobs}, which leaves nobody to work")
+            raise ValueError(f"jobs must be at least 1, got {jobs}")
         self.strategy = strategy
         self.statistics: dict[int, RoundStatistics] = {}
         self._downlink = EncoderConfig.preset(downlink) if isinstance(downlink, str) else downlink
@@ -268,7 +271,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
                 self._bases.expect(sent.base, client, server_round)
             if self._stateful:
                 if len(models) > 1:
-                    raise ValueError(f"stateful=True takes one ArrayRecord in a message, not {len(models)}")
+                    raise ValueError(f"stateful=True requires one ArrayRecord in a message, got {len(models)}")
                 sender = self._senders.setdefault(client, _Sender(len(self._senders)))
                 told |= {"device_id": sender.device_id, "token": sender.token}
         for sent in models.values():
@@ -346,9 +349,9 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         taken, bases = _Taken(reply), list[Base]()
         records = reply.content.array_records
         if due and not records:
-            raise FormatError("it has no ArrayRecord")
+            raise FormatError("the reply has no ArrayRecord")
         if self._streaming and len(records) > 1:
-            raise FormatError(f"it has {len(records)} ArrayRecords, not one")
+            raise FormatError(f"the reply must have one ArrayRecord, got {len(records)}")
         for name, record in records.items():
             payload = payload_of(record)
             if payload is not None:
@@ -358,9 +361,9 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
                 tensors = stranger_tensors(record, base.tensors)
                 read = partial(stranger_reader, record, base.tensors)
             else:
-                raise FormatError("no model was sent to this client, or it has answered already")
+                raise FormatError("no model was sent to this client, or it already replied")
             if bases.count(base) == base.waiting[client]:
-                raise FormatError(f"ArrayRecord {name[:64]!r} is another update of a model that it has one of already")
+                raise FormatError(f"ArrayRecord {name[:64]!r} is a second update of the same model")
             bases.append(base)
             taken.raw += base.nbytes
             taken.wire += sum(len(array.data) for array in record.values())
@@ -380,13 +383,13 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         base = self._bases.find(lineage.base, client)
         sender = self._senders.get(client) if self._stateful else None
         if lineage.device_id != (sender.device_id if sender else 0):
-            raise FormatError(f"its device_id {lineage.device_id} is not that of this client")
+            raise FormatError(f"device_id {lineage.device_id} of the reply is not that of this client")
         decoder = sender.decoder if sender and lineage.token else None
         if decoder is None:
             decoder = UpdateDecoder(limits=limits, like=base.tensors)
         tensors, update = decode_reply(payload, base.tensors, decoder)
         if self._streaming and UPDATE in update.metadata:
-            raise FormatError("its differences are those of bit patterns, which have no mean")
+            raise FormatError("the differences of the reply are bit patterns, which have no mean")
         if sender:
             sender.decoder = decoder
             self._senders[client] = self._senders.pop(client)
@@ -425,10 +428,10 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
             if form_of(reply.content) == usual:
                 alike.append(reply)
             else:
-                self._drop(reply, "its records or metrics are not those of the other replies", statistics)
+                self._drop(reply, "its records or metrics differ from the other replies", statistics)
         if alike and not any(weight_of(reply.content, weighted_by) for reply in alike):
             for reply in alike:
-                self._drop(reply, f"no reply has any {weighted_by}", statistics)
+                self._drop(reply, f"no reply has a positive {weighted_by}", statistics)
             return []
         return alike
 
