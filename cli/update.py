@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
@@ -22,7 +22,6 @@ from .errors import one_line
 if TYPE_CHECKING:
     import nnr_codec as nnr
     from nnr_codec.compare import ModelDifference
-    from nnr_codec.encoder.tensor_report import TensorReport
     from nnr_codec.model import Array
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -224,9 +223,9 @@ def encode(
             printer.warning("an update with --parent cannot change metadata; the metadata of OLD is kept")
         data = encoder.encode(differences, whole=whole, jobs=jobs)
     else:
-        with _encoding(printer, after) as note:
+        with printer.progress("encoding", len(after)) as progress:
             data = nnr.encode_update(
-                before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, report=report, progress=note, jobs=jobs
+                before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, report=report, progress=progress, jobs=jobs
             )
     stored = output.stored_size(new)
     if dry_run or target is None:
@@ -425,8 +424,8 @@ def squash(
     params.check_companions(before, target)
     for _, after in _links(before, base, updates, limits, printer):  # noqa: B007  # only the last one is needed
         pass
-    with _encoding(printer, after) as note:
-        data = nnr.encode_update(before, after, config, progress=note, jobs=jobs)
+    with printer.progress("encoding", len(after)) as progress:
+        data = nnr.encode_update(before, after, config, progress=progress, jobs=jobs)
     _write(data, stream, target, force)
     if not (config.exact and all(rule.options.get("exact", True) for rule in config.rules)):
         printer.warning(
@@ -451,21 +450,18 @@ def _links(
     model: nnr.Model, base: str, updates: tuple[str, ...], limits: nnr.Limits, printer: output.Printer
 ) -> Iterator[tuple[memoryview, nnr.Model]]:
     """Yield each update and the model after it."""
-    import nnr_codec as nnr
     from nnr_codec.bitstream.source import open_source
     from nnr_codec.federated.chain import base_of, links
 
-    contents, total = [], 0
+    contents = []
     for name in updates:
         with output.source(name) as data:
             source = open_source(data, limits)
             contents.append(source.view(0, source.size))
             base_of(contents[-1], limits)
-        with suppress(nnr.NnrError):  # raised again when it is applied
-            total += len(_parts(contents[-1], limits))
     names = ["standard input" if name == "-" else name for name in (base, *updates)]
-    with printer.progress("applying", total) as advance:
-        yield from zip(contents, links(model, contents, names=names, limits=limits, progress=advance), strict=True)
+    with printer.progress("applying", len(model)) as progress:
+        yield from zip(contents, links(model, contents, names=names, limits=limits, progress=progress), strict=True)
 
 
 def _write(data: bytes, stream: BinaryIO | None, target: str, force: bool) -> None:
@@ -511,21 +507,6 @@ def sparser(base: nnr.Model, new: nnr.Model, ratio: float, structured: bool) -> 
 
 
 # ------------------------------------------------------------------------------------------------ printing
-@contextmanager
-def _encoding(printer: output.Printer, model: nnr.Model) -> Iterator[Callable[[TensorReport], None]]:
-    """Yield a function that takes the report of each coded tensor and advances to it, past unchanged tensors."""
-    places, done = {name: k for k, name in enumerate(model, 1)}, 0
-    with printer.progress("encoding", len(places)) as advance:
-
-        def note(tensor: TensorReport) -> None:
-            nonlocal done
-            while done < places.get(tensor.name, 0):
-                done += 1
-                advance(tensor.name)
-
-        yield note
-
-
 def _parts(data: bytes | memoryview, limits: nnr.Limits | None = None) -> dict[str, tuple[str, nnr.TensorInfo]]:
     """Return for each tensor of an update whether it is a difference or whole, with its info."""
     import nnr_codec as nnr

@@ -7,7 +7,7 @@ the base model only: their differences are not coded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from .. import formats
 from ..dtypes import STORED_TYPES
 from ..errors import LimitError
 from ..limits import Budget, Limits
-from ..model import Array, Topology
+from ..model import Array, Progress, Topology
 from .index import NnrFile
 from .state import Schema, UpdateState
 
@@ -113,7 +113,7 @@ class UpdateDecoder:
     def decode(
         self,
         data: Bitstream,
-        progress: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
         *,
         raw: bool = False,
         jobs: int = 1,
@@ -126,7 +126,7 @@ class UpdateDecoder:
         data : bytes-like, path or binary file
             A complete bitstream.
         progress : callable, optional
-            Called with each name as soon as its tensor is decoded.
+            Called as ``progress(name, done, total)`` after each tensor.
         raw : bool
             Return the Rec* tensors as coded: no recomposition or scaling, no added WeightUpdateCache (7.3.3), and no
             omitted tensors.

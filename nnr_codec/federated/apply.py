@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, overload
 
@@ -19,7 +19,7 @@ from ..decoder.update_sequence import Update
 from ..dtypes import bit_patterns, stored_type
 from ..errors import EncodeError, FormatError, MissingReferenceError
 from ..limits import Limits
-from ..model import Array, Model, Topology
+from ..model import Array, Model, Progress, Topology
 from .difference import add, fits
 from .folding import fold
 
@@ -68,7 +68,7 @@ def apply_update(
     *,
     limits: Limits | None = None,
     check: bool = True,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
 ) -> Model: ...
@@ -79,7 +79,7 @@ def apply_update(
     *,
     limits: Limits | None = None,
     check: bool = True,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
 ) -> dict[str, Array]: ...
@@ -89,7 +89,7 @@ def apply_update(
     *,
     limits: Limits | None = None,
     check: bool = True,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
 ) -> Model | dict[str, Array]:
@@ -111,7 +111,7 @@ def apply_update(
         Require that the base is the one that the update names; other software may name its base in another form, which
         is not checked. False: use the base as it is, without folding.
     progress : callable, optional
-        Called with the name of each tensor of a bitstream as soon as it is decoded.
+        Called as ``progress(name, done, total)`` after each tensor of a bitstream.
     jobs, executor
         As for :func:`nnr_codec.decode`.
 

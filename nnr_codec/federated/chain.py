@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -19,7 +19,7 @@ from ..decoder.lineage import Lineage
 from ..decoder.update_sequence import UpdateDecoder
 from ..errors import EncodeError, MissingReferenceError, NnrError
 from ..limits import Limits
-from ..model import Array, Model
+from ..model import Array, Model, Progress
 from ..syntax.structures import NnrModelParameterSetUnitPayload
 from .apply import apply_update, identity
 from .folding import fold
@@ -109,7 +109,7 @@ def links(
     *,
     names: Sequence[str] = (),
     limits: Limits | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Model | dict[str, Array]]:
     """Yield the model after each update.
 
@@ -120,7 +120,7 @@ def links(
     names : sequence of str
         Names of the base and of each update in errors.
     progress : callable, optional
-        As for :func:`apply_update`.
+        As for :func:`apply_update`; the count begins anew with each update.
 
     Raises the errors of :func:`chain_updates`.
     """

@@ -37,7 +37,7 @@ from ..encoder.tensor_tasks import Pool, TensorReader
 from ..encoder.update_tree import Link, Links
 from ..errors import EncodeError, Option
 from ..limits import Limits
-from ..model import Array, Model
+from ..model import Array, Model, Progress
 from ..report.encoded import EncodeReport, Notes, Witness
 from .apply import identity
 from .difference import Difference, difference
@@ -81,7 +81,7 @@ def encode_update(
     sbt: float | None = None,
     sbt_ternary: float | None = None,
     report: EncodeReport | None = None,
-    progress: Callable[[TensorReport], None] | None = None,
+    progress: Progress | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
     **options: Unpack[EncoderOptions],
@@ -104,7 +104,7 @@ def encode_update(
     report : EncodeReport, optional
         Filled with sizes, errors and statistics of the coded differences; ``ratio`` is relative to all of ``new``.
     progress : callable, optional
-        Called with a TensorReport after each changed tensor.
+        Called as ``progress(name, done, total)`` after each changed tensor.
     jobs, executor, options
         As for :func:`nnr_codec.encode`.
 
@@ -160,16 +160,18 @@ def encode_update(
     else:
         settings = _steps(model, whole, settings, lossless)
     prepared = Prepared(model, model, links=links, source=after)
-    if report is None:
-        return b"".join(encode_units(prepared, settings, progress, jobs=jobs, executor=executor, asked=asked))
-    report.config = asked
-    notes, witness, started = Notes(prepared, report), Witness(prepared, report), time.perf_counter()
+    notes, done = Notes(prepared, report) if report is not None else None, count(1)
 
     def note(tensor: TensorReport) -> None:
-        notes.take(tensor)
+        if notes:
+            notes.take(tensor)
         if progress:
-            progress(tensor)
+            progress(tensor.name, next(done), len(model.tensors))
 
+    if report is None:
+        return b"".join(encode_units(prepared, settings, note, jobs=jobs, executor=executor, asked=asked))
+    report.config = asked
+    witness, started = Witness(prepared, report), time.perf_counter()
     units = []
     for unit in encode_units(prepared, settings, note, jobs=jobs, executor=executor, statistics=True, asked=asked):
         units.append(unit)
