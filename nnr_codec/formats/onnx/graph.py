@@ -150,7 +150,7 @@ class _Walker:
     def within(self, found: Field, walk: Callable[[Field], None]) -> None:
         """Walk through a message, whose length is written again if something in it is taken out."""
         if found.wire != LENGTH:
-            raise FormatError(f"field {found.number} at byte {found.start} is no message")
+            raise FormatError(f"field {found.number} at byte {found.start} is not a message")
         patches = self.graph.layout.patches
         before = len(patches)
         walk(found)
@@ -160,12 +160,12 @@ class _Walker:
     def collect(self, parts: list[Field], found: Field) -> None:
         parts.append(found)
         if len(parts) > _MAX_EACH:
-            raise FormatError(f"more than {_MAX_EACH:,} of field {found.number}, at byte {found.start}")
+            raise FormatError(f"more than {_MAX_EACH:,} values of field {found.number}, at byte {found.start}")
 
     def name_in(self, found: Field, place: int) -> str:
         """The name in a message, which is its field ``place``."""
         if found.wire != LENGTH:
-            raise FormatError(f"field {found.number} at byte {found.start} is no message")
+            raise FormatError(f"field {found.number} at byte {found.start} is not a message")
         name = ""
         for part in self.source.fields(found.body, found.end):
             if part.number == place:
@@ -186,7 +186,7 @@ class _Walker:
             elif part.number in (_Model.FUNCTIONS, _Model.TRAINING_INFO):
                 self.collect(others, part)
         if _Model.GRAPH not in seen:
-            raise FormatError("this ModelProto has no graph")
+            raise FormatError("the ModelProto has no graph")
         self.within(seen[_Model.GRAPH], partial(self.inner, prefix="", depth=0))
         for place, part in enumerate(others):
             walk = self.function if part.number == _Model.FUNCTIONS else partial(self.training, place=place)
@@ -201,7 +201,7 @@ class _Walker:
 
     def opset(self, found: Field) -> None:
         if found.wire != LENGTH:
-            raise FormatError(f"field {found.number} at byte {found.start} is no message")
+            raise FormatError(f"field {found.number} at byte {found.start} is not a message")
         domain, version = "", 0
         for part in self.source.fields(found.body, found.end):
             if part.number == _OPSET_DOMAIN:
@@ -214,7 +214,7 @@ class _Walker:
     def inner(self, found: Field, prefix: str, depth: int) -> None:
         """A GraphProto."""
         if depth > _MAX_DEPTH:
-            raise FormatError(f"graphs in graphs, more than {_MAX_DEPTH} deep")
+            raise FormatError(f"graphs are nested deeper than {_MAX_DEPTH}")
         node = partial(self.node, prefix=prefix, depth=depth)
         tensor = partial(self.tensor, prefix=prefix, is_value=not depth)
         for part in self.source.fields(found.body, found.end):
@@ -363,7 +363,7 @@ class _Walker:
     def stay(self, found: Field, *, sparse: bool = False) -> None:
         """A tensor that is no weight as far as is known here, and so has to be in the model itself."""
         if found.wire != LENGTH:
-            raise FormatError(f"field {found.number} at byte {found.start} is no message")
+            raise FormatError(f"field {found.number} at byte {found.start} is not a message")
         if not sparse:
             tensor = read_tensor(self.source, found, self.limits)
             check_inside(tensor, f"tensor {tensor.name[:80]!a} of an attribute")
@@ -375,7 +375,7 @@ class _Walker:
     def claim(self, name: str) -> str:
         """A name that no tensor before has: this one, or it with a number."""
         if not name or "\0" in name:
-            raise FormatError(f"a tensor has the name {name[:80]!a}, which names nothing here")
+            raise FormatError(f"a tensor has the invalid name {name[:80]!a}")
         size = len(name.encode())
         if size > self.limits.max_name_bytes:
             self.limits.check("max_name_bytes", size, f"bytes of the name {name[:80]!a}")
