@@ -75,7 +75,7 @@ def check_size(constants: Collection[IrConstant], size: int) -> None:
         raise FormatError(f"the .bin has {size:,} bytes; the constant {last.name[:80]!a} ends at {end:,}")
     used = sum(constant.nbytes for constant in constants)
     if size - used > max(MAX_HOLES, HOLES_FACTOR * used):
-        raise FormatError(f"the .bin has {size:,} bytes, of which the constants are only {used:,}")
+        raise FormatError(f"the .bin has {size:,} bytes, but the constants use only {used:,}")
 
 
 def count_left_out(file: BinaryIO, constants: Iterable[IrConstant], size: int) -> int:
