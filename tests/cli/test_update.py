@@ -390,7 +390,7 @@ def test_rules_that_match_nothing(versions: Path, capsys: Capture, command: list
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "x.npz: not a model of a format that is read here, or a damaged one; nnr formats lists the formats"),
+        (b"", "x.npz: not a model of a supported format, or a damaged file; run nnr formats to list supported formats"),
         (b"PK\x03\x04" + bytes(50), "x.npz"),
         (None, "x.npz: No such file or directory"),
     ],
