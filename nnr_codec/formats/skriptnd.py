@@ -242,4 +242,4 @@ def _created(folder: Path, place: str) -> BinaryIO:
     try:
         return target.open("xb")
     except FileExistsError:
-        raise FormatError(f"{place[:80]!a} is the same name as that of another file on this file system") from None
+        raise FormatError(f"{place[:80]!a} has the same name as another file on this file system") from None

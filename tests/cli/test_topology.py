@@ -57,8 +57,8 @@ def test_without_topology(apart: Path, capsys: Capture) -> None:
     result = call(capsys, "decode", "b.nnr", "-o", "m.nnef")
     assert result.code == 3
     assert result.err == (
-        "nnr: error: b.nnr: there is no nnef graph, which a model of that format needs; give one (topology=, "
-        "--topology), or write a .safetensors or .npz\n"
+        "nnr: error: b.nnr: the model has no nnef graph, which a model of that format requires; give one (topology=, "
+        "--topology), or write a .safetensors or .npz file\n"
     )
     result = call(capsys, "decode", "w.nnr", "-o", "m.npz")
     assert result.code == 3

@@ -168,7 +168,7 @@ def test_values_that_a_type_cannot_hold(capsys: Capture) -> None:
     assert not Path("m.npz").exists()
 
 
-@pytest.mark.parametrize(("name", "way"), [("bf16", "save it as .safetensors or ask for float32"), ("i4", "")])
+@pytest.mark.parametrize(("name", "way"), [("bf16", "save it as .safetensors or convert it to float32"), ("i4", "")])
 def test_what_a_format_cannot_hold(capsys: Capture, name: str, way: str) -> None:
     nnr.encode_file({"bf16": TENSORS["bf16"], "i4": np.ones((2, 3), ml_dtypes.int4)}, "m.nnr", exact=True)
     result = call(capsys, "decode", "m.nnr", "-o", "m.npz", "--only", name)

@@ -536,7 +536,7 @@ def test_decode_says_that_these_are_differences(versions: Path, messages: list[s
         "to a model\n"
     )
     result = call(capsys, "decode", "v2.nnr", "-o", "out.nnef")
-    assert result.err.startswith("nnr: error: v2.nnr: there is no nnef graph")
+    assert result.err.startswith("nnr: error: v2.nnr: the model has no nnef graph")
     assert result.err.count("\n") == 1
     nnr.encode_file("v1.npz", "whole.nnr")
     assert "update" not in call(capsys, "decode", "whole.nnr", "-fo", "out.npz").err

@@ -144,7 +144,7 @@ def test_models(capsys: pytest.CaptureFixture[str], tmp_path: Path, model: Path,
     assert (result.code, result.err) == (1, "")
     assert result.out.splitlines() == [
         f"{model}: {_FOUND}",
-        f"{model}: note: \\x1b[31m: a file of a vendor (vendor-file, NNEF 5.1)",
+        f"{model}: note: \\x1b[31m: a vendor file (vendor-file, NNEF 5.1)",
         "1 bitstream, 1 model, 1 violation, 0 warnings",
     ]
     assert call(capsys, "verify", write_folder(tmp_path / "m", minimal())).out == "1 model, 0 violations, 0 warnings\n"

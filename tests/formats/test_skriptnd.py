@@ -391,7 +391,7 @@ def test_case_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return created(path.with_name(path.name.lower()), mode)
 
     monkeypatch.setattr(Path, "open", ignoring)
-    with pytest.raises(FormatError, match="is the same name as that of another file"):
+    with pytest.raises(FormatError, match="has the same name as another file"):
         saved(tmp_path / "m.sknd", {"w": WEIGHT, "W": -WEIGHT})
 
 

@@ -184,7 +184,7 @@ class Inference(ABC):
             index = expression.first.value
             if isinstance(index, int) and index < len(type_.items):
                 return type_.items[index]
-        self.tell("expression-type", f"the subscript is out of range for {spelled(type_)}", expression)
+        self.tell("expression-type", f"invalid subscript of {spelled(type_)}", expression)
         return None
 
     def builtin(self, function: str, type_: Type, node: SyntaxNode) -> Type:

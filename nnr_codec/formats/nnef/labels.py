@@ -12,8 +12,6 @@ nothing is unpacked, and to folders except on Windows: tract, the tools of Khron
 
 The following labels are rejected:
 
-Refused are labels
-
 * labels with characters that NNEF does not permit; permitted are ``[A-Za-z0-9_-./\\]`` (NNEF 1.0, 4.1.3);
 * labels with a component that is empty or consists of dots, where ``\\`` separates components like ``/``, or with a
   component longer than 255 bytes in the portable path;

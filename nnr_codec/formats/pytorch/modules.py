@@ -73,7 +73,7 @@ def from_state_dict(state: Mapping[str, Any]) -> Model:
     Raises
     ------
     FormatError
-        A value is no tensor, or a tensor of a kind that cannot be stored, such as a quantized one.
+        A value is not a tensor, or is an unsupported tensor, such as a quantized one.
     MissingDependencyError
         PyTorch is not installed.
     """

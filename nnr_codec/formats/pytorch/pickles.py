@@ -261,7 +261,7 @@ def _constant(name: str, before: list[Any]) -> _Function | bytes | Leaf:
 
 
 def _instead(module: str, short: str) -> str:
-    """Return what to save instead of an object of this class, or made by this function."""
+    """Return a hint for saving an object of this class, or of this function, in another way."""
     weights = "torch.save(module.state_dict(), 'weights.pt')"
     if module.startswith("__torch__"):
         return f"this is TorchScript: run module = torch.jit.load(FILE), and save its weights with {weights}"

@@ -133,13 +133,14 @@ def walk(value: object, budget: Budget, read: Reader) -> Found:
     budget : Budget
         Charged with names, and with the bytes of tensors.
     read : callable
+        See :data:`Reader`.
 
     Raises
     ------
-    The value is nested too deeply or contains itself, or has unsupported values or tensors.
-        It is nested too deep or holds itself, or has a value or tensor of a kind that is not carried.
-    The value exceeds the limits.
-        It asks for more than the limits permit.
+    FormatError
+        The value is nested too deeply or contains itself, or has unsupported values or tensors.
+    LimitError
+        The value exceeds the limits.
     """
     walker = _Walker(budget, read)
     found = Found(walker.node(value, (), 0))
@@ -157,7 +158,7 @@ class _Walker:
     def node(self, value: Any, path: tuple[str, ...], depth: int) -> Node:
         self.budget.charge("max_names", 1, "values of the file")
         if depth > description.MAX_DEPTH:
-            raise FormatError(f"containers are nested deeper than {description.MAX_DEPTH}, or hold themselves")
+            raise FormatError(f"containers are nested deeper than {description.MAX_DEPTH}, or contain themselves")
         kind = value.kind if type(value) is PickledContainer else _KINDS.get(type(value))
         if kind is None:
             return self.leaf(value, path)

@@ -1,4 +1,4 @@
-"""Reader of TensorFlow checkpoints without TensorFlow: a table of entries (``.index``), and data files beside it.
+"""Reader of TensorFlow checkpoints without TensorFlow: a table of entries (``.index``), and data files.
 
 The table has blocks of sorted keys, the names of the tensors, each with a BundleEntryProto: type, shape, and location
 of the items. All checksums are verified, those of tensors on access.
