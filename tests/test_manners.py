@@ -72,7 +72,7 @@ def test_functions_that_take_models_take_modules(torch: Any, tmp_path: Path) -> 
 def test_a_type_without_a_torch_dtype_is_refused(torch: Any) -> None:
     types = pytest.importorskip("ml_dtypes")
     data = nnr.encode({"w": np.ones((2, 2), types.float8_e3m4)}, preset="lossless")
-    with pytest.raises(nnr.FormatError, match="tensor 'w': pytorch has no type for float8_e3m4"):
+    with pytest.raises(nnr.FormatError, match="tensor 'w': pytorch does not support dtype float8_e3m4"):
         nnr.decode(data, framework="pt")
 
 

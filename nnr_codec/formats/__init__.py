@@ -131,9 +131,8 @@ def warn_of_loss(model: Model, what: str, *kept: str, own: str = "\0") -> None:
     has = {"topology": model.topology is not None, "metadata": metadata, "ties": bool(model.aliases)}
     lost = [f"the {name}" for name, there in has.items() if there and name not in kept]
     if lost:
-        keeps = f"tensors and {' and '.join(kept)}" if kept else "the tensors only"
-        copies = " (of tied tensors each is written)" if "the ties" in lost else ""
-        warnings.warn(f"{what} keeps {keeps}, not {' and '.join(lost)}{copies}", FormatWarning, stacklevel=5)
+        copies = "; tied tensors are written separately" if "the ties" in lost else ""
+        warnings.warn(f"{what} cannot store {' and '.join(lost)}{copies}", FormatWarning, stacklevel=5)
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:
@@ -207,7 +206,7 @@ def topology_of(source: TopologySource | None, *, limits: Limits | None = None) 
                 if isinstance(form, TopologyFormat):
                     topology = form.load_topology(file, limits)
     if topology is None:
-        raise FormatError(f"{what} has no topology; give a graph.nnef, or a model that has one")
+        raise FormatError(f"{what} has no topology; give a graph.nnef or a model with a topology")
     return topology
 
 
@@ -253,8 +252,8 @@ def lacks_type(what: str, dtype: np.dtype[Any], format: str) -> FormatError:
     stored = stored_type(dtype)
     ways = ["save it as .safetensors"] if format != "safetensors" and has_type(dtype) else []
     if stored and stored.kind == "f":
-        ways.append("ask for float32 (--dtype float32)")
-    return FormatError(f"{what}: {format} has no type for {dtype}{'; ' if ways else ''}{' or '.join(ways)}")
+        ways.append("convert it to float32 (--dtype float32)")
+    return FormatError(f"{what}: {format} does not support dtype {dtype}{'; ' if ways else ''}{' or '.join(ways)}")
 
 
 def load(
@@ -371,7 +370,7 @@ def _named(source: Path | BinaryIO) -> Iterator[str]:
         error.within(what)
         raise
     except MemoryError:
-        raise LimitError("there is not enough memory for the model", unit=what) from None
+        raise LimitError("not enough memory for the model", unit=what) from None
 
 
 def save(
@@ -405,7 +404,7 @@ def save(
         return
     chosen = get(format or _stream_format(model))
     if not isinstance(chosen, StreamFormat):
-        raise FormatError(f"{chosen.NAME} cannot be written to a stream")
+        raise FormatError(f"format {chosen.NAME!r} cannot be written to a stream; give a path")
     chosen.write(model, target)
 
 

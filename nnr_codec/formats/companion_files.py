@@ -30,11 +30,11 @@ def check_name(name: str) -> None:
     parts."""
     for part in name.split("/"):
         if part in ("", ".", "..") or part[-1] in ". " or not part.isprintable() or _FORBIDDEN.search(part):
-            raise FormatError(f"{name[:80]!a} cannot be the name of a file of a model")
+            raise FormatError(f"{name[:80]!a} is not a valid name of a model file")
         if len(part.encode()) > _MAX_BYTES or unicodedata.normalize("NFD", part) != part:
-            raise FormatError(f"{name[:80]!a} is too long, or has characters that systems spell in several ways")
+            raise FormatError(f"{name[:80]!a} is too long, or changes with Unicode normalization")
         if is_device(part):
-            raise FormatError(f"{name[:80]!a} has the name of a device")
+            raise FormatError(f"{name[:80]!a} is reserved for a device on Windows")
 
 
 def is_device(part: str) -> bool:
@@ -50,12 +50,12 @@ def check_names(names: Iterator[str] | list[str]) -> None:
         check_name(name)
         key = name.casefold()
         if key in folded:
-            raise FormatError(f"{folded[key][:80]!a} and {name[:80]!a} are the same name to some systems")
+            raise FormatError(f"file names {folded[key][:80]!a} and {name[:80]!a} differ only in case")
         folded[key] = name
         parts = key.split("/")
         folders.update("/".join(parts[:count]) for count in range(1, len(parts)))
     for key in folders & folded.keys():
-        raise FormatError(f"{folded[key][:80]!a} would be a file and a folder")
+        raise FormatError(f"{folded[key][:80]!a} is both a file and a folder")
 
 
 def neighbour(name: str) -> str:
@@ -81,11 +81,11 @@ def from_metadata(format: str, metadata: Mapping[str, str]) -> dict[str, bytes]:
             if name == key:
                 continue
             if name in found:
-                raise FormatError(f"metadata has the file {name[:80]!a} twice")
+                raise FormatError(f"metadata contains the file {name[:80]!a} twice")
             try:
                 found[name] = text.encode(encoding)
             except UnicodeEncodeError:
-                raise FormatError(f"metadata {key[:80]!a} stands for no bytes") from None
+                raise FormatError(f"metadata {key[:80]!a} is not valid file content") from None
     check_names(list(found))
     return found
 
@@ -101,7 +101,7 @@ def files(folder: Path, limits: Limits) -> Iterator[tuple[str, Path]]:
             path = Path(directory) / name
             mode = path.lstat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise FormatError(f"{name[:80]!a} is no file of the folder")
+                raise FormatError(f"{name[:80]!a} is neither a regular file nor a folder")
             if stat.S_ISREG(mode):
                 yield path.relative_to(folder).as_posix(), path
 
@@ -117,11 +117,11 @@ def located(model: Path, name: str, what: str) -> Path:
         found = Path(os.path.realpath(folder / name, strict=True))
         mode = found.lstat().st_mode
     except FileNotFoundError:
-        raise FormatError(f"{what} is not there") from None
+        raise FormatError(f"{what} is missing") from None
     except OSError as error:
         raise FormatError(f"{what} cannot be read: {error.strerror}") from None
     if folder not in found.parents and own.parent != found.parent:
-        raise FormatError(f"{what} is a symbolic link out of the model's folder")
+        raise FormatError(f"{what} is a symbolic link that leaves the model's folder")
     if not stat.S_ISREG(mode):
         raise FormatError(f"{what} is not a regular file")
     return found
@@ -135,9 +135,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise FormatError(f"{path.name[:80]!a} is a link, which is not followed") from None
+            raise FormatError(f"{path.name[:80]!a} is a symbolic link; links are not followed") from None
         raise
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise FormatError(f"{path.name[:80]!a} is no file")
+            raise FormatError(f"{path.name[:80]!a} is not a regular file")
         yield file

@@ -18,14 +18,15 @@ _GIT_LFS = b"version https://git-lfs.github.com/spec/"
 _ZIP = b"PK\3\4"
 _SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})(\.[a-z]+)")
 _HEAD = 512  # bytes, more than the header of the first member of an archive has
-#: What to do about a truncated file.
+#: Hint for a truncated file.
 AGAIN = "the file is truncated; copy or download it again"
+_FORMATS = "run nnr formats to list supported formats"
 
 
 def check_pointer(source: Path | BinaryIO) -> None:
     """Raise FormatError for the text that git stores in place of a large file."""
     if begins(source, _GIT_LFS):
-        raise FormatError("a git-lfs pointer, not the file itself", hint="git lfs pull fetches the file")
+        raise FormatError("a git-lfs pointer, not the file itself", hint="run git lfs pull to fetch it")
 
 
 def check_bitstream(source: Path | BinaryIO, hint: str) -> None:
@@ -50,14 +51,12 @@ def diagnose(source: Path | BinaryIO) -> NoReturn:
             raise _of_archive(file, head)
     if isinstance(source, Path) and source.suffix == ".bin":
         graph = source.with_suffix(".xml")
-        found = "" if graph.exists() else ", with this file beside it"
+        found = "" if graph.exists() else ", in the same folder"
         raise FormatError(
-            "not a PyTorch file; the weights of an OpenVINO model are read with its graph",
-            hint=f"give the .xml of the model, {graph.name!a}{found}",
+            "not a PyTorch file",
+            hint=f"for the weights of an OpenVINO model, give its .xml file, {graph.name!a}{found}",
         )
-    raise FormatError(
-        "not a model of a format that is read here, or a damaged one", hint="nnr formats lists the formats"
-    )
+    raise FormatError("not a model of a supported format, or a damaged file", hint=_FORMATS)
 
 
 def model_file(source: Path | BinaryIO, *, strict: bool = False) -> Path | BinaryIO:
@@ -72,7 +71,7 @@ def model_file(source: Path | BinaryIO, *, strict: bool = False) -> Path | Binar
     if len(found) != 1 or found[0].is_symlink():
         return source
     if any(path != found[0] and not path.name.startswith(".") for path in source.iterdir()):
-        leave_out(f"only {found[0].name!a} of the folder is read", strict)
+        leave_out(f"only {found[0].name!a} in the folder is read", strict)
     return found[0]
 
 
@@ -93,9 +92,9 @@ def check_shard(path: Path, strict: bool, *, of_folder: bool) -> None:
         return
     index = path.with_name(f"{match[1]}{match[3]}.index.json")
     if index.is_file():
-        leave_out(f"this is one shard of a model; to read all of them, give {index.name!a}", strict)
+        leave_out(f"this is one shard of a model; give {index.name!a} to read all shards", strict)
     elif of_folder and int(match[2]) > 1:
-        leave_out(f"{path.name!a} is one of {int(match[2]):,} shards of a model, whose index is missing", strict)
+        leave_out(f"{path.name!a} is one of {int(match[2]):,} shards of a model, but their index is missing", strict)
 
 
 def _model_files(folder: Path) -> list[Path]:
@@ -109,17 +108,17 @@ def _model_files(folder: Path) -> list[Path]:
 def _of_folder(folder: Path) -> FormatError:
     files = _model_files(folder)
     if not files:
-        return FormatError(
-            "the folder has no model of a format that is read here", hint="nnr formats lists the formats"
-        )
+        return FormatError("the folder contains no model of a supported format", hint=_FORMATS)
     if len(files) == 1:
-        return FormatError("the model file of the folder is a link", hint=f"give the file itself, {files[0].name!a}")
+        return FormatError(
+            "the model file in the folder is a symbolic link", hint=f"give the file itself, {files[0].name!a}"
+        )
     kinds = {path.suffix for path in files}
-    without = " and no index of them (model.safetensors.index.json)" if kinds == {".safetensors"} else ""
+    without = " but no model.safetensors.index.json" if kinds == {".safetensors"} else ""
     shown = ", ".join(ascii(path.name[:80]) for path in files[:3]) + (", ..." if len(files) > 3 else "")
     return FormatError(
         f"the folder has {len(files)} model files{without}: {shown}",
-        hint="give one of them, or each as a model of its own (nnr encode FILE... -o FOLDER/)",
+        hint="give one of them, or encode each separately (nnr encode FILE... -o FOLDER/)",
     )
 
 
@@ -133,10 +132,10 @@ def _of_archive(file: BinaryIO, head: bytes) -> FormatError:
     try:
         directory_size(file, file.seek(0, 2))
     except FormatError:
-        return FormatError(f"{kind} that ends before the list of its members", hint=AGAIN)
+        return FormatError(f"{kind} without a zip directory", hint=AGAIN)
     if may_hold(file, "archive_format"):
         return FormatError(
-            "a program of torch.export, not a state_dict",
+            "a torch.export program, not a state_dict",
             hint="save its weights: torch.save(torch.export.load(FILE).state_dict, 'weights.pt')",
         )
-    return FormatError("a zip archive, but no model in one, or a damaged one", hint="nnr formats lists the formats")
+    return FormatError("a zip archive without a model of a supported format, or a damaged one", hint=_FORMATS)

@@ -156,9 +156,9 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 def _losses(metadata: dict[str, str], left_out: list[str]) -> Iterator[str]:
     """Yield messages about the parts that are not read."""
     if left_out:
-        yield f"values of these keys are left out: {listed(left_out)}"
+        yield f"skipped the values of these keys: {listed(left_out)}"
     if metadata.get(PREFIX + _SPLIT, "0") not in ("0", "1"):
-        yield f"this is one of {metadata[PREFIX + _SPLIT][:20]} files of a model, and has only some of its tensors"
+        yield f"this is one of {metadata[PREFIX + _SPLIT][:20]} files of a model and contains only some of its tensors"
 
 
 class _Reader:
@@ -180,7 +180,7 @@ class _Reader:
     def need(self, count: int) -> None:
         """Raise FormatError if fewer bytes are left."""
         if count > self.size - self.at:
-            raise FormatError(f"at byte {self.at:,}: the file ends, and {count:,} bytes should follow")
+            raise FormatError(f"at byte {self.at:,}: the file ends, but {count:,} bytes should follow")
 
     def u32(self) -> int:
         """Read a number of 4 bytes."""
@@ -211,9 +211,9 @@ def _read(reader: _Reader, budget: Budget) -> tuple[dict[str, str], dict[str, En
         raise FormatError("not a GGUF file")
     version = reader.u32()
     if version & 0xFFFF == 0 and version:
-        raise FormatError("a big-endian GGUF file; only little-endian ones are read")
+        raise FormatError("big-endian GGUF file; only little-endian files are supported")
     if version not in _VERSIONS:
-        raise FormatError(f"GGUF version {version}; versions 2 and 3 are read")
+        raise FormatError(f"GGUF version {version} is not supported; only versions 2 and 3 are")
     tensors, keys = reader.u64(), reader.u64()
     budget.charge("max_names", tensors, "tensors of the file")
     budget.charge("max_names", keys, "keys of the file")
@@ -236,7 +236,7 @@ def _metadata(reader: _Reader, count: int, room: int) -> tuple[dict[str, str], l
     for _ in range(count):
         key = reader.name("key")
         if key in known:
-            raise FormatError(f"the key {key[:80]!a} is there twice")
+            raise FormatError(f"key {key[:80]!a} occurs twice")
         known.add(key)
         type = reader.u32()
         value = _value(reader, type, room)
@@ -245,7 +245,7 @@ def _metadata(reader: _Reader, count: int, room: int) -> tuple[dict[str, str], l
             continue
         if key == _ALIGNMENT:
             if type != 4 or value <= 0 or value & (value - 1):
-                raise FormatError(f"{_ALIGNMENT} is not a power of two of type uint32")
+                raise FormatError(f"{_ALIGNMENT} is not a uint32 power of two")
             alignment = value
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         # Size in the side-information record.
@@ -265,7 +265,7 @@ def _value(reader: _Reader, type: int, room: int, depth: int = 0) -> Any:
     if type == _ARRAY:
         return _array(reader, room, depth)
     if type not in _NUMBERS:
-        raise FormatError(f"at byte {reader.at:,}: a value of type {type}, which is none")
+        raise FormatError(f"at byte {reader.at:,}: unknown value type {type}")
     return _numbers(reader, type, 1)[0]
 
 
@@ -288,7 +288,7 @@ def _numbers(reader: _Reader, type: int, count: int) -> list[Any]:
 
 def _array(reader: _Reader, room: int, depth: int) -> list[Any] | None:
     if depth == _MAX_DEPTH:
-        raise FormatError(f"at byte {reader.at:,}: arrays in arrays, more than {_MAX_DEPTH} deep")
+        raise FormatError(f"at byte {reader.at:,}: arrays are nested deeper than {_MAX_DEPTH}")
     type, count = reader.u32(), reader.u64()
     if type in _NUMBERS:
         if 2 * count <= room:
@@ -296,7 +296,7 @@ def _array(reader: _Reader, room: int, depth: int) -> list[Any] | None:
         reader.take(count * np.dtype(_NUMBERS[type]).itemsize)
         return None
     if type not in (_STRING, _ARRAY):
-        raise FormatError(f"at byte {reader.at:,}: an array of type {type}, which is none")
+        raise FormatError(f"at byte {reader.at:,}: unknown array type {type}")
     reader.need(8 * count)
     values, complete = [], 3 * count <= room
     for _ in range(count):
@@ -314,7 +314,9 @@ def _infos(reader: _Reader, count: int) -> Iterator[tuple[str, tuple[tuple[int, 
         name = reader.name("tensor")
         dims = reader.u32()
         if dims > _MAX_DIMS:
-            raise FormatError(f"tensor {name[:80]!a}: {dims:,} dimensions", tensor=name)
+            raise FormatError(
+                f"tensor {name[:80]!a}: {dims:,} dimensions; at most {_MAX_DIMS} are supported", tensor=name
+            )
         shape = tuple(reader.u64() for _ in range(dims))[::-1]
         yield name, (shape, *struct.unpack("<IQ", reader.take(12)))
 
@@ -325,14 +327,12 @@ def _entry(
     """Check a tensor and return its entry; ``start`` is the offset of the tensor data."""
     what = f"tensor {name[:80]!a}"
     if type not in _PLAIN and type != _Q8_0:
-        known = _REFUSED.get(type, f"of number {type}")
-        raise FormatError(
-            f"{what}: type {known} is not read; there are F32, F16, BF16, F64, I8, I16, I32, I64 and Q8_0"
-        )
+        known = _REFUSED.get(type, str(type))
+        raise FormatError(f"{what}: type {known} is not supported; use F32, F16, BF16, F64, I8, I16, I32, I64 or Q8_0")
     stored = STORED_TYPES[_PLAIN.get(type, "float32")]
     elements = budget.tensor(shape, stored.itemsize, what)
     if offset % alignment:
-        raise FormatError(f"{what}: its offset {offset:,} is no multiple of {alignment}")
+        raise FormatError(f"{what}: offset {offset:,} is not a multiple of {alignment}")
     try:
         _ = stored.dtype
     except MissingDependencyError as error:
@@ -341,7 +341,7 @@ def _entry(
     if type != _Q8_0:
         return Entry(stored.name, shape, start + offset, elements * stored.itemsize)
     if not shape or shape[-1] % _BLOCK:
-        raise FormatError(f"{what}: of shape {list(shape)}, which is not made of blocks of {_BLOCK}")
+        raise FormatError(f"{what}: shape {list(shape)} cannot be divided into blocks of {_BLOCK}")
     return _Blocks(stored.name, shape, start + offset, elements // _BLOCK * _BLOCK_BYTES)
 
 
@@ -350,7 +350,7 @@ def _check_places(entries: dict[str, Entry], size: int) -> None:
     at = 0
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes)):
         if entry.start < at:
-            raise FormatError(f"tensor {name[:80]!a}: its bytes overlap with another tensor's", tensor=name)
+            raise FormatError(f"tensor {name[:80]!a}: its bytes overlap another tensor", tensor=name)
         at = entry.start + entry.nbytes
         if at > size:
-            raise FormatError(f"tensor {name[:80]!a}: the file has {size:,} bytes; {at:,} are needed", tensor=name)
+            raise FormatError(f"tensor {name[:80]!a}: the file has {size:,} bytes; {at:,} are required", tensor=name)

@@ -57,7 +57,7 @@ def native(items: Array, type: str, what: str) -> Array:
     """Convert little-endian bit patterns to a tensor; FormatError for a boolean that is neither 0 nor 1."""
     stored = STORED_TYPES[type]
     if stored.kind == "b" and np.any(items.view(np.uint8) > 1):
-        raise FormatError(f"{what}: a byte is neither 0 nor 1, as booleans are")
+        raise FormatError(f"{what}: a boolean is neither 0 nor 1")
     return items.astype(stored.pattern, copy=False).view(stored.dtype)
 
 

@@ -75,10 +75,10 @@ def read_header(file: IO[bytes], what: str) -> NpyHeader:
         raise FormatError(f"{what}: not a .npy file of version 1.0, 2.0 or 3.0")
     size = file.read(2 if prefix[6] == 1 else 4)
     if len(size) != (2 if prefix[6] == 1 else 4):
-        raise FormatError(f"{what}: the file ends in its header")
+        raise FormatError(f"{what}: the file ends inside its header")
     length = int.from_bytes(size, "little")
     if length > _MAX_HEADER:
-        raise FormatError(f"{what}: a header of {length} bytes")
+        raise FormatError(f"{what}: the header has {length:,} bytes; at most {_MAX_HEADER:,} are supported")
     header = file.read(length)
     try:
         return _parsed(header if len(header) == length else b"", len(prefix) + len(size) + length)
@@ -92,14 +92,14 @@ def _parsed(header: bytes, size: int) -> NpyHeader:
     match = re.fullmatch(r"\{(.*)\}\s*", header.decode("latin-1"), re.DOTALL)
     fields = _fields(match[1]) if match else {}
     if fields.keys() != {"descr", "fortran_order", "shape"}:
-        raise FormatError("the header is not that of a plain array")
+        raise FormatError("the header does not describe a plain array")
     if not _PLAIN.fullmatch(fields["descr"]):
-        raise FormatError(f"dtype {fields['descr'][:40]!a}; only numbers and booleans are read, never objects")
+        raise FormatError(f"dtype {fields['descr'][:40]!a} is not supported; only numbers and booleans are")
     shape = tuple(_extent(digits) for digits in fields["shape"].split(",") if digits.strip())
     try:
         dtype = np.dtype(fields["descr"])
     except TypeError as error:
-        raise FormatError(f"this machine has no dtype {fields['descr']}") from error
+        raise FormatError(f"dtype {fields['descr']!r} is not available on this machine") from error
     return NpyHeader(shape, dtype, fields["fortran_order"] == "True", size)
 
 
@@ -119,7 +119,7 @@ def _fields(text: str) -> dict[str, str]:
 def _extent(digits: str) -> int:
     digits = digits.strip()
     if not digits.isdigit() or len(digits) > 19:
-        raise FormatError(f"extent {digits[:40]!a}")
+        raise FormatError(f"invalid extent {digits[:40]!a} in the shape")
     return int(digits)
 
 
@@ -139,7 +139,7 @@ class _Entry(Entry):
         file.seek(self.start)
         fill(file, items, what)
         if items.dtype == np.bool_ and np.any(items.view(np.uint8) > 1):
-            raise FormatError(f"{what}: a byte is neither 0 nor 1, as booleans are")
+            raise FormatError(f"{what}: a boolean is neither 0 nor 1")
         items = items.astype(self.dtype, copy=False)
         return items.T if self.fortran_order else items
 
@@ -170,7 +170,9 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
         header = read_header(file, what)
         Budget(limits).tensor(header.shape, header.dtype.itemsize, what)
         if header.size + header.nbytes != size:
-            raise FormatError(f"{what}: {size:,} bytes; header and items need {header.size + header.nbytes:,}")
+            raise FormatError(
+                f"{what}: the file has {size:,} bytes; header and items require {header.size + header.nbytes:,}"
+            )
         entry = _Entry(header.dtype.str, header.shape, header.size, header.nbytes, fortran_order=header.fortran_order)
         if isinstance(source, Path):
             return Model(LazyTensors([(source, state(file))], {name: entry}), format=NAME)
@@ -206,7 +208,7 @@ def write(model: Model, file: BinaryIO) -> None:
 def _only_name(model: Model, expected: str) -> str:
     if len(model) != 1:
         raise FormatError(
-            f"an npy file has one array, and the model {len(model)} tensors; save it as .npz or .safetensors"
+            f"an npy file has one array, but the model has {len(model)} tensors; save it as .npz or .safetensors"
         )
     (name,) = model
     dtype, _ = described(model, name)
@@ -214,7 +216,7 @@ def _only_name(model: Model, expected: str) -> str:
         raise lacks_type(f"tensor {name[:80]!a}", dtype, NAME)
     warn_of_loss(model, "an npy file")
     if name != expected:
-        warnings.warn(f"an npy file keeps no name; that of tensor {name[:80]!a} is lost", FormatWarning, stacklevel=4)
+        warnings.warn(f"an npy file cannot store the name of tensor {name[:80]!a}", FormatWarning, stacklevel=4)
     return name
 
 

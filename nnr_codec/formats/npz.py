@@ -152,7 +152,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
                 continue
             name = member.removesuffix(_SUFFIX)
             if name in members:
-                raise FormatError(f"the archive has two arrays {name!a}")
+                raise FormatError(f"the archive contains array {name!a} twice")
             if info.header_offset < 0:
                 raise FormatError(f"array {name!a} begins before the archive")
             budget.charge("max_archive_bytes", info.file_size, "bytes of the members of the archive")
@@ -172,9 +172,9 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
         if isinstance(source, Path):
             lazy = LazyTensors([(source, state(archive.fp))], members)
     if others and strict:
-        raise FormatError(f"members that are no arrays: {listed(others)}")
+        raise FormatError(f"members that are not arrays would be lost: {listed(others)}")
     if others:
-        warnings.warn(f"members that are no arrays are left out: {listed(others)}", FormatWarning, stacklevel=3)
+        warnings.warn(f"members that are not arrays are left out: {listed(others)}", FormatWarning, stacklevel=3)
     return Model(tensors if lazy is None else lazy, format=NAME)
 
 
@@ -221,7 +221,7 @@ def _member(name: str) -> zipfile.ZipInfo:
     except UnicodeEncodeError as error:
         raise FormatError(f"tensor {name!a}: the name is not Unicode text", tensor=name) from error
     if "\0" in name or size > _MAX_NAME:
-        raise FormatError(f"tensor {name[:80]!a}: the name cannot be that of a member of a zip archive", tensor=name)
+        raise FormatError(f"tensor {name[:80]!a}: the name is not possible in a zip archive", tensor=name)
     info = zipfile.ZipInfo()
     # Set afterwards, because the constructor converts path separators of the system to slashes.
     info.filename = name + _SUFFIX
@@ -238,7 +238,7 @@ def _damaged(what: str = "") -> Iterator[None]:
     except NnrError:
         raise
     except ZIP_ERRORS as error:
-        raise FormatError(f"{what}not a zip archive, or a damaged one: {error}") from error
+        raise FormatError(f"{what}not a zip archive, or damaged: {error}") from error
 
 
 def _stored_member(file: IO[bytes], info: zipfile.ZipInfo, stop: int) -> tuple[int, bytes] | None:
@@ -272,13 +272,13 @@ def _stored_member(file: IO[bytes], info: zipfile.ZipInfo, stop: int) -> tuple[i
 def _checked_header(member: IO[bytes], info: zipfile.ZipInfo, budget: Budget, what: str) -> NpyHeader:
     """Return the header of an array after checking it against its member and the budget."""
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise FormatError(f"{what}: compression method {info.compress_type}; only deflate is read")
+        raise FormatError(f"{what}: compression method {info.compress_type} is not supported; only deflate is")
     header = read_header(member, what)
     budget.tensor(header.shape, header.dtype.itemsize, what)
     size = header.size + header.nbytes
     # Limits the allocation to what the archive can contain.
     if size != info.file_size or info.file_size > info.compress_size * _MAX_EXPANSION:
-        raise FormatError(f"{what}: {info.file_size} bytes; header and items need {size}")
+        raise FormatError(f"{what}: the member has {info.file_size:,} bytes; header and items require {size:,}")
     return header
 
 
@@ -311,4 +311,4 @@ def _fill(member: IO[bytes], array: Array, what: str) -> None:
         position += len(part)
     # zipfile compares the checksum at the end of the member.
     if member.read(1):
-        raise FormatError(f"{what}: bytes after the items")
+        raise FormatError(f"{what}: the member has bytes after its items")

@@ -53,7 +53,7 @@ def named(name: str) -> Guarded:
     try:
         return Guarded(name, point.load())
     except (Exception, SystemExit) as error:
-        raise FormatError(f"the format {name!a} of {point.value!a} cannot be used: {_told(error)}") from error
+        raise FormatError(f"cannot load format {name!a} from {point.value!a}: {_told(error)}") from error
 
 
 class Guarded:
@@ -65,15 +65,15 @@ class Guarded:
     def __init__(self, name: str, module: Any) -> None:
         self._module = module
         if getattr(module, "NAME", None) != name:
-            raise TypeError(f"its NAME is not {name!r}")
+            raise TypeError(f"NAME is not {name!r}")
         for text in ("DESCRIPTION", "READS"):
             if not isinstance(getattr(module, text, None), str):
-                raise TypeError(f"its {text} is no text")
+                raise TypeError(f"{text} is not a string")
         endings = getattr(module, "SUFFIXES", None)
         if not isinstance(endings, tuple) or not all(isinstance(each, str) and "." in each for each in endings):
-            raise TypeError("its SUFFIXES are no tuple of endings, each with its dot")
+            raise TypeError("SUFFIXES is not a tuple of file extensions with a dot")
         if not all(hasattr(module, function) for function in ("recognise", "load")) and not hasattr(module, "save"):
-            raise TypeError("it has neither recognise and load nor save")
+            raise TypeError("neither recognise and load nor save are defined")
         # Copied, because protocols ignore __getattr__ from Python 3.12 on.
         for each in dir(module):
             if not each.startswith("_") and each not in ("recognise", "owns", "wiring"):
@@ -94,7 +94,7 @@ class Guarded:
     def _wiring(self, topology: Topology) -> Wiring:
         found = self._module.wiring(topology)
         if not isinstance(found, Wiring):
-            raise TypeError("what it says of a topology is no Wiring")
+            raise TypeError("wiring() does not return a Wiring")
         return found
 
     def _asked(self, ask: Callable[[], _Result], otherwise: _Result, *meant: type[Exception]) -> _Result:
@@ -103,7 +103,7 @@ class Guarded:
         except meant:
             raise
         except (Exception, SystemExit) as error:
-            _warn(f"the format {self._module.NAME!a} is passed over: {_told(error)}")
+            _warn(f"format {self._module.NAME!a} is skipped: {_told(error)}")
             return otherwise
 
 

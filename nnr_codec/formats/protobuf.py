@@ -83,7 +83,7 @@ class MessageSource:
     def text(self, field: Field) -> str:
         """Return the text of a field; FormatError if it is not text, LimitError if it is too long."""
         if field.wire != LENGTH:
-            raise FormatError(f"field {field.number} at byte {field.start} is no text")
+            raise FormatError(f"field {field.number} at byte {field.start} is not a string")
         if field.end - field.body > self._limits.max_name_bytes:  # inline check, because it runs for every text
             self._limits.check("max_name_bytes", field.end - field.body, f"bytes of the text at byte {field.body}")
         try:
@@ -109,7 +109,7 @@ class MessageSource:
             shift += 7
             if shift == 7 * LONGEST:
                 raise FormatError(f"a varint at byte {at - LONGEST} has more than {LONGEST} bytes")
-        raise FormatError(f"a varint ends beyond its message, at byte {end}")
+        raise FormatError(f"a varint exceeds its message, which ends at byte {end}")
 
     def fields(self, at: int, end: int) -> Iterator[Field]:
         """Yield the fields of the message in a range.
@@ -121,7 +121,7 @@ class MessageSource:
             self._left -= 1
             if self._left < 0:
                 raise LimitError(
-                    f"more fields than fit max_topology_bytes={self._limits.max_topology_bytes:,}",
+                    f"more fields than max_topology_bytes={self._limits.max_topology_bytes:,} permits",
                     option="max_topology_bytes",
                     hint="raise the limit if the source is trusted",
                 )
@@ -143,7 +143,7 @@ class MessageSource:
             key, at = self.varint(at, end)
             number, wire, value = key >> 3, key & 7, 0
             if not 0 < number <= _MAX_FIELD:
-                raise FormatError(f"the field at byte {start} has number {number}")
+                raise FormatError(f"the field at byte {start} has invalid number {number}")
             if wire == VARINT:
                 body = at
                 value, at = self.varint(at, end)
@@ -154,7 +154,7 @@ class MessageSource:
             elif wire in _FIXED:
                 body, at = at, at + _FIXED[wire]
             else:
-                raise FormatError(f"field {number} at byte {start} has wire type {wire}, which is not read")
+                raise FormatError(f"field {number} at byte {start} has unsupported wire type {wire}")
             if at > end:
                 raise FormatError(f"field {number} at byte {start} ends {at - end} bytes beyond its message")
             yield Field(number, wire, start, body, at, value)

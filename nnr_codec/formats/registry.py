@@ -144,7 +144,7 @@ def get(name: str) -> Format:
     if name in _MODULES:
         return cast(Format, importlib.import_module(_MODULES[name].module, __package__))
     if name not in plugins.entries():
-        raise FormatError(f"no model format is called {name!r}; there are {', '.join(names())}")
+        raise FormatError(f"unknown model format {name!r}; choose one of {', '.join(names())}")
     return cast(Format, plugins.named(name))
 
 
@@ -152,7 +152,7 @@ def reading(name: str) -> Reading:
     """Return the format called ``name`` for reading; FormatError if it does not exist or is write-only."""
     module = get(name)
     if not isinstance(module, Reading):
-        raise FormatError(f"{name} models cannot be read")
+        raise FormatError(f"format {name!r} can be written, but not read")
     return module
 
 
@@ -160,7 +160,7 @@ def writing(name: str) -> Writing:
     """Return the format called ``name`` for writing; FormatError if it does not exist or is read-only."""
     module = get(name)
     if not isinstance(module, Writing):
-        raise FormatError(f"{name} models cannot be written")
+        raise FormatError(f"format {name!r} can be read, but not written")
     return module
 
 
@@ -192,7 +192,7 @@ def begins(source: Path | BinaryIO, magic: bytes) -> bool:
 
 
 def by_suffix(path: str | os.PathLike[str]) -> Writing:
-    """Return the format for a file name; FormatError, with a list of writable formats, if none matches."""
+    """Return the format for a file name; FormatError if none matches."""
     name = Path(path).name.lower()
     ours = {suffix: known for known, place in _MODULES.items() for suffix in place.suffixes if name.endswith(suffix)}
     if ours:
@@ -201,12 +201,9 @@ def by_suffix(path: str | os.PathLike[str]) -> Writing:
     fitting = [(len(suffix), module) for module in found for suffix in module.SUFFIXES if name.endswith(suffix)]
     if fitting:
         return max(fitting, key=lambda fit: fit[0])[1]
-    endings = {known: place.suffixes for known, place in _MODULES.items()}
-    endings |= {module.NAME: module.SUFFIXES for module in found}
-    known = [f"{known}: {' '.join(suffixes)}" for known, suffixes in endings.items() if suffixes]
-    raise FormatError(
-        f"the name {name!r} does not say which model format to write; known endings are {'; '.join(known)}"
-    )
+    suffix = Path(name).suffix
+    what = f"unknown model file extension {suffix!r} of {name!r}" if suffix else f"{name!r} has no file extension"
+    raise FormatError(what, hint="run nnr formats to list the extensions")
 
 
 def without_suffix(path: str | os.PathLike[str]) -> str:
@@ -243,8 +240,8 @@ def check_topology(name: str, topology: Topology | None) -> None:
     module = get(name)
     if topology is None or not isinstance(module, GraphFormat) or of_topology(topology) is not module:
         raise FormatError(
-            f"there is no {name} graph, which a model of that format needs",
-            hint="give one (topology=, --topology), or write a .safetensors or .npz",
+            f"the model has no {name} graph, which a model of that format requires",
+            hint="give one (topology=, --topology), or write a .safetensors or .npz file",
         )
 
 
@@ -254,7 +251,9 @@ def require(package: str, extra: str, what: str) -> ModuleType:
         return importlib.import_module(package)
     except ImportError:
         name = package.partition(".")[0]
-        raise MissingDependencyError(f"{what} needs the package {name}: pip install 'nnr_codec[{extra}]'") from None
+        raise MissingDependencyError(
+            f"{what} requires the package {name}; run pip install 'nnr_codec[{extra}]'"
+        ) from None
 
 
 def _ours() -> Iterator[Format]:

@@ -98,7 +98,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
         The model exceeds the limits.
     """
     if not isinstance(source, Path) or not (source.is_dir() or source.name == MAIN):
-        raise FormatError(f"the text of a module alone: give the folder of the model, or the {MAIN} in it")
+        raise FormatError(f"this is a single module; give the folder of the model, or its {MAIN}")
     folder = _folder(source if source.is_dir() else source.parent, limits)
     topology, budget = Topology(TOPOLOGY, _main(folder)), Budget(limits)
     files = [path for path in folder.files if path != MAIN and not is_hidden(path)]
@@ -106,10 +106,10 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     labels = _labels([path for path in files if path.endswith(_TENSOR)])
     strangers = [path for path in files if not path.endswith((_MODULE, _TENSOR))]
     if strangers and strict:
-        raise FormatError(f"files that are no part of the model, and that nothing carries: {listed(strangers)}")
+        raise FormatError(f"files do not belong to the model and would be lost: {listed(strangers)}")
     if strangers:
         warnings.warn(
-            f"files that are no part of the model are left out: {listed(strangers)}", FormatWarning, stacklevel=3
+            f"files that do not belong to the model are left out: {listed(strangers)}", FormatWarning, stacklevel=3
         )
     metadata = _texts(folder, modules, budget)
     headers: dict[str, TensorFileHeader] = {}
@@ -169,7 +169,7 @@ def _folder(path: Path, limits: Limits) -> Directory:
 
 def _main(folder: Directory) -> bytes:
     if MAIN not in folder.texts:
-        raise FormatError(f"no {MAIN}")
+        raise FormatError(f"{MAIN} is missing")
     return _checked(folder.texts[MAIN])
 
 
@@ -208,7 +208,7 @@ def _labels(paths: Iterable[str]) -> dict[str, str]:
         _check_place(path)
         labels[path] = path_label(path)
     if len(set(labels.values())) < len(labels):
-        raise FormatError("two tensor files have the same name, one of them as Windows has it")
+        raise FormatError("two tensor files have the same tensor name, one in its spelling for Windows")
     return labels
 
 
@@ -216,7 +216,7 @@ def _module(path: str) -> str:
     """Return the path of a module; FormatError if it is not portable."""
     portable = label_path(path) == portable_path(path)
     if not portable or not path.endswith(_MODULE) or path.casefold() == MAIN or path.startswith("/"):
-        raise FormatError(f"{path[:80]!a} is not the path of a module")
+        raise FormatError(f"{path[:80]!a} is not a valid path of a module")
     _check_place(path)
     return path
 
@@ -224,9 +224,9 @@ def _module(path: str) -> str:
 def _check_place(path: str) -> None:
     """Raise FormatError for a path that is ignored on reading, or that has a folder named like a file."""
     if is_hidden(path):
-        raise FormatError(f"{path[:80]!a} is hidden: its name, or that of a folder, begins with a dot")
+        raise FormatError(f"{path[:80]!a} is hidden: the name of the file or of a folder begins with a dot")
     if re.search(r"\.(?:sknd|dat)\.*[/\\]", path, re.IGNORECASE):
-        raise FormatError(f"{path[:80]!a} has a folder that is named as a file")
+        raise FormatError(f"{path[:80]!a} contains a folder with a file extension (.sknd or .dat)")
 
 
 def _write_tensor(folder: Path, place: str, array: Array, fields: str | None) -> None:
@@ -242,4 +242,4 @@ def _created(folder: Path, place: str) -> BinaryIO:
     try:
         return target.open("xb")
     except FileExistsError:
-        raise FormatError(f"{place[:80]!a}: to this file system, another file of the model has that name") from None
+        raise FormatError(f"{place[:80]!a} has the same name as another file on this file system") from None

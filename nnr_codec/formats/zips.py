@@ -38,7 +38,7 @@ def directory_size(file: BinaryIO, size: int) -> int:
     if not (tail[at : at + 4] == _END and tail.endswith(b"\0\0")):
         at = tail.rfind(_END)
     if at < 0:
-        raise FormatError("not a zip archive: it has no directory")
+        raise FormatError("not a zip archive: the directory is missing")
     length = int.from_bytes(tail[at + 12 : at + 16], "little")
     if tail[max(at - _LOCATOR_SIZE, 0) : at].startswith(_LOCATOR):
         wide = at - _LOCATOR_SIZE - _END64_SIZE

@@ -64,7 +64,7 @@ def test_standard_input(bitstream: Path, capsys: Capture, monkeypatch: pytest.Mo
 def test_format_of_the_output(bitstream: Path, capsys: Capture) -> None:
     result = call(capsys, "decode", bitstream, "-o", "weights")
     assert result.code == 2
-    assert "does not say which model format to write; known endings are " in result.err
+    assert "run nnr formats to list the extensions" in result.err
     assert call(capsys, "decode", bitstream, "-o", "weights", "--format", "npz").code == 0
     assert list(nnr.load("weights")) == ["a.weight", "a.bias", "b.weight"]
     assert call(capsys, "decode", bitstream, "-o", "x", "--format", "zip").code == 2
@@ -78,7 +78,7 @@ def test_what_is_left_out_is_told(capsys: Capture) -> None:
     nnr.encode_file(DIGITS, "digits.nnr")
     result = call(capsys, "decode", "digits.nnr", "-o", "x.npz")
     assert result.code == 0
-    assert result.err.startswith("nnr: warning: an npz archive keeps the tensors only, not the topology\n")
+    assert result.err.startswith("nnr: warning: an npz archive cannot store the topology\n")
     assert call(capsys, "decode", "digits.nnr", "-fqo", "x.npz").err == ""
 
 

@@ -381,11 +381,11 @@ def test_files_that_the_bitstream_cannot_carry(capsys: Capture) -> None:
     Path("m.nnef/vendor.txt").touch()
     result = call(capsys, "encode", "m.nnef", "-o", "m.nnr")
     assert result.code == 0
-    assert result.err.startswith("nnr: warning: files that are no part of the model are left out: 'vendor.txt'\n")
+    assert result.err.startswith("nnr: warning: files that do not belong to the model are left out: 'vendor.txt'\n")
     assert Path("m.nnr").read_bytes() == Path("fine.nnr").read_bytes()
     result = call(capsys, "encode", "m.nnef", "--strict", "-o", "strict.nnr")
     assert result.code == 3
-    assert result.err.endswith("files that are no part of the model, and that nothing carries: 'vendor.txt'\n")
+    assert result.err.endswith("files do not belong to the model and would be lost: 'vendor.txt'\n")
     assert not Path("strict.nnr").exists()
 
 

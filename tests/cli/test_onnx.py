@@ -42,7 +42,7 @@ def test_data_beside_it(capsys: Capture) -> None:
     Path("in/m.onnx").write_bytes(model(tensors=[tensor("w", W, entries("../weights", 0, 24))]))
     refused = call(capsys, "encode", "in/m.onnx", "-o", "n.nnr")
     assert refused.code == 3
-    assert refused.err == "nnr: error: in/m.onnx: external data '../weights': no path below the model's folder\n"
+    assert refused.err == "nnr: error: in/m.onnx: external data '../weights': not a path below the model's folder\n"
 
 
 def test_a_graph_kept_apart(capsys: Capture) -> None:
@@ -51,7 +51,7 @@ def test_a_graph_kept_apart(capsys: Capture) -> None:
     assert "NNR_TPL_ONNX" in call(capsys, "inspect", "m.nnr").out
     refused = call(capsys, "decode", "m.nnr", "-o", "out.onnx")
     assert refused.code == 3
-    assert "there is no onnx graph" in refused.err
+    assert "the model has no onnx graph" in refused.err
     assert call(capsys, "decode", "m.nnr", "-o", "out.onnx", "--topology", "m.onnx").code == 0
     assert Path("out.onnx").read_bytes() == CONV
 
@@ -62,7 +62,7 @@ def test_other_types_and_formats(capsys: Capture) -> None:
     call(capsys, "encode", "m.onnx", "-o", "m.nnr")
     refused = call(capsys, "decode", "m.nnr", "-o", "out.onnx", "--dtype", "float16")
     assert refused.code == 3
-    assert "is float16, the graph says float32, and its operations ask for that: do without --dtype" in refused.err
+    assert "is float16, but the operations of the graph require float32; omit --dtype" in refused.err
     assert not Path("out.onnx").exists()
     assert call(capsys, "decode", "m.nnr", "-o", "out.safetensors", "--dtype", "float16").code == 0
     assert {tensor.dtype for tensor in nnr.load("out.safetensors").tensors.values()} == {np.dtype(np.float16)}

@@ -57,8 +57,8 @@ def test_without_topology(apart: Path, capsys: Capture) -> None:
     result = call(capsys, "decode", "b.nnr", "-o", "m.nnef")
     assert result.code == 3
     assert result.err == (
-        "nnr: error: b.nnr: there is no nnef graph, which a model of that format needs; give one (topology=, "
-        "--topology), or write a .safetensors or .npz\n"
+        "nnr: error: b.nnr: the model has no nnef graph, which a model of that format requires; give one (topology=, "
+        "--topology), or write a .safetensors or .npz file\n"
     )
     result = call(capsys, "decode", "w.nnr", "-o", "m.npz")
     assert result.code == 3
@@ -105,7 +105,7 @@ def test_what_is_no_topology(apart: Path, capsys: Capture) -> None:
     result = call(capsys, "decode", "w.nnr", "-o", "m.nnef", "--topology", "m.npz")
     assert (result.code, result.err) == (
         3,
-        "nnr: error: m.npz has no topology; give a graph.nnef, or a model that has one\n",
+        "nnr: error: m.npz has no topology; give a graph.nnef or a model with a topology\n",
     )
     assert call(capsys, "decode", "w.nnr", "-o", "m.nnef", "--topology", "nothing.txt").code == 5
     assert call(capsys, "decode", "w.nnr", "-o", "m.nnef", "--topology", "w.nnr").code == 3

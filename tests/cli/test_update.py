@@ -428,7 +428,7 @@ def test_rules_that_match_nothing(versions: Path, capsys: Capture, command: list
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "x.npz: not a model of a format that is read here, or a damaged one; nnr formats lists the formats"),
+        (b"", "x.npz: not a model of a supported format, or a damaged file; run nnr formats to list supported formats"),
         (b"PK\x03\x04" + bytes(50), "x.npz"),
         (None, "x.npz: No such file or directory"),
     ],
@@ -574,7 +574,7 @@ def test_decode_says_that_these_are_differences(versions: Path, messages: list[s
         "to a model\n"
     )
     result = call(capsys, "decode", "v2.nnr", "-o", "out.nnef")
-    assert result.err.startswith("nnr: error: v2.nnr: there is no nnef graph")
+    assert result.err.startswith("nnr: error: v2.nnr: the model has no nnef graph")
     assert result.err.count("\n") == 1
     nnr.encode_file("v1.npz", "whole.nnr")
     assert "update" not in call(capsys, "decode", "whole.nnr", "-fo", "out.npz").err

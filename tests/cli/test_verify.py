@@ -136,7 +136,7 @@ def model(tmp_path: Path) -> Path:
     return write_folder(tmp_path / "model.nnef", files)
 
 
-_FOUND = "graph.nnef:6:14: 'q' is not assigned before (use-before-assignment, NNEF 3.3.2)"
+_FOUND = "graph.nnef:6:14: 'q' is used before it is assigned (use-before-assignment, NNEF 3.3.2)"
 
 
 def test_models(capsys: pytest.CaptureFixture[str], tmp_path: Path, model: Path, fine: Path) -> None:
@@ -144,7 +144,7 @@ def test_models(capsys: pytest.CaptureFixture[str], tmp_path: Path, model: Path,
     assert (result.code, result.err) == (1, "")
     assert result.out.splitlines() == [
         f"{model}: {_FOUND}",
-        f"{model}: note: \\x1b[31m: a file of a vendor (vendor-file, NNEF 5.1)",
+        f"{model}: note: \\x1b[31m: a vendor file (vendor-file, NNEF 5.1)",
         "1 bitstream, 1 model, 1 violation, 0 warnings",
     ]
     assert call(capsys, "verify", write_folder(tmp_path / "m", minimal())).out == "1 model, 0 violations, 0 warnings\n"
@@ -176,7 +176,7 @@ def test_models_as_json(capsys: pytest.CaptureFixture[str], model: Path) -> None
         {
             "rule": "use-before-assignment",
             "clause": "3.3.2",
-            "message": "'q' is not assigned before",
+            "message": "'q' is used before it is assigned",
             "file": "graph.nnef",
             "line": 6,
             "column": 14,
@@ -187,7 +187,7 @@ def test_models_as_json(capsys: pytest.CaptureFixture[str], model: Path) -> None
 def test_broken_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "cut.tgz").write_bytes(gzip.compress(tar_bytes(regular(minimal())))[:-9])
-    for name, message in (("empty", "no graph.nnef"), ("cut.tgz", "the gzip stream is damaged: ")):
+    for name, message in (("empty", "graph.nnef is missing"), ("cut.tgz", "the gzip stream is damaged: ")):
         result = call(capsys, "verify", tmp_path / name)
         assert (result.code, result.out) == (3, "")
         assert result.err.startswith(f"nnr: error: {tmp_path / name}: {message}")

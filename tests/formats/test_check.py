@@ -373,4 +373,4 @@ def test_a_shape_of_thousands_of_digits() -> None:
     """Python makes no text of such numbers."""
     shape = ", ".join(["9" * 4000] * 2)
     (found,) = check(flat(f"y = constant(shape = [{shape}], value = [1.0, 2.0]);")).violations
-    assert (found.rule, found.message) == ("argument-value", "2 values do not fill the shape")
+    assert (found.rule, found.message) == ("argument-value", "2 values do not match the shape")

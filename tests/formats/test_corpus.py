@@ -38,7 +38,7 @@ _SLOW = ("models/resnet56_cifar10.nnef", "models/squeezenet1_0_deepcompression.n
 
 #: The models that are refused, and why.
 _NO_MODELS = {
-    f"{_OURS}/graphs/dtype_conflict": r"w\.dat holds float32, which is scalar data; graph\.nnef:5 says integer",
+    f"{_OURS}/graphs/dtype_conflict": r"w\.dat contains float32, which is scalar data; graph\.nnef:5 says integer",
     f"{_OURS}/graphs/missing_dat": r"w\.dat is missing",
     f"{_OURS}/graphs/shape_conflict": r"w\.dat has shape \(1, 2\); graph\.nnef:5 says \(2, 1\)",
     f"{_OURS}/graphs/traversal": r"label '\.\./\.\./evil' has a component '\.\.'",
@@ -46,16 +46,16 @@ _NO_MODELS = {
 }
 #: The tensor files that are refused, and why.
 _NO_TENSORS = {
-    f"{_OURS}/dat/bad_bits_float24.dat": r"item type 0x0 \(float\) of 24 bits",
-    f"{_OURS}/dat/bad_header_only64.dat": "64 bytes are too few for the header",
-    f"{_OURS}/dat/bad_huge.dat": "the header says 8 bytes of items",
-    f"{_OURS}/dat/bad_len.dat": "the header says 4 bytes of items",
+    f"{_OURS}/dat/bad_bits_float24.dat": r"item type 0x0 \(float\) cannot have 24 bits",
+    f"{_OURS}/dat/bad_header_only64.dat": "the file has 64 bytes; the header",
+    f"{_OURS}/dat/bad_huge.dat": "the header declares 8 bytes of items",
+    f"{_OURS}/dat/bad_len.dat": "the header declares 4 bytes of items",
     f"{_OURS}/dat/bad_magic.dat": "begins with 58 ef instead of 4e ef",
     f"{_OURS}/dat/bad_rank9.dat": "rank 9",
-    f"{_OURS}/dat/bad_short.dat": "135 bytes; header and items need 136",
-    f"{_OURS}/dat/bad_trailing.dat": "137 bytes; header and items need 136",
+    f"{_OURS}/dat/bad_short.dat": "135 bytes; header and items require 136",
+    f"{_OURS}/dat/bad_trailing.dat": "137 bytes; header and items require 136",
     f"{_OURS}/dat/bad_version.dat": r"version 2\.0",
-    f"{_OURS}/dat/literal_0x0100.dat": r"item type 0x100, as NNEF 1\.0\.3 misprints 4 \(signed integer\)",
+    f"{_OURS}/dat/literal_0x0100.dat": r"item type 0x100, a misprint in NNEF 1\.0\.3; use 4 \(signed integer\)",
     f"{_OURS}/dat/vendor_TR.dat": r"item type 0x0 of vendor 0x5452 \(tract\)",
     f"{_TRACT}/q40_linear_followed_slice/linear__var0_q4_0.dat": r"item type 0x2040 of vendor 0x5452 \(tract\)",
 }
@@ -175,5 +175,5 @@ def test_documents_that_are_no_graphs(name: str, tmp_path: Path) -> None:
 def test_a_folder_of_another_language() -> None:
     folder = _ROOT / "models" / "digits_cnn.sknd"
     assert nnr.load(folder).format == "skriptnd"
-    with pytest.raises(FormatError, match=r"no graph\.nnef"):
+    with pytest.raises(FormatError, match=r"graph\.nnef is missing"):
         nnr.load(folder, format="nnef")

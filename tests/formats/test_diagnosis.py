@@ -43,7 +43,7 @@ def put_shards(folder: Path, suffix: str = ".safetensors") -> list[Path]:
 @pytest.mark.parametrize("name", ["model.safetensors", "model.onnx", "pytorch_model.bin"])
 def test_a_git_lfs_pointer(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(POINTER)
-    assert message(tmp_path / name).endswith(": a git-lfs pointer, not the file itself; git lfs pull fetches the file")
+    assert message(tmp_path / name).endswith(": a git-lfs pointer, not the file itself; run git lfs pull to fetch it")
     assert "a git-lfs pointer" in message(tmp_path)
 
 
@@ -57,17 +57,19 @@ def test_a_shard_that_is_a_git_lfs_pointer(tmp_path: Path) -> None:
 def test_an_index_without_its_shards(tmp_path: Path) -> None:
     first, _, index = put_shards(tmp_path)
     first.unlink()
-    assert message(index).endswith("is not there; this is the index of a model; its shards must be beside it")
+    assert message(index).endswith(
+        "is missing; this is the index of a sharded model; its shards must be in the same folder"
+    )
 
 
 def test_an_index_of_pytorch_files(tmp_path: Path) -> None:
     *_, index = put_shards(tmp_path, ".bin")
-    assert "an index of PyTorch files (.bin), which are not read together; save the model as saf" in message(index)
+    assert "an index of PyTorch files (.bin), which is not supported; save the model as saf" in message(index)
 
 
 def test_a_shard_beside_its_index(tmp_path: Path) -> None:
     first, _, index = put_shards(tmp_path)
-    text = "this is one shard of a model; to read all of them, give 'model.safetensors.index.json'"
+    text = "this is one shard of a model; give 'model.safetensors.index.json' to read all shards"
     with pytest.warns(FormatWarning, match=text):
         assert list(nnr.load(first)) == ["w0"]
     assert text in message(first, strict=True)
@@ -80,9 +82,11 @@ def test_a_folder_with_one_shard_of_several(tmp_path: Path) -> None:
     _, second, index = put_shards(tmp_path)
     second.unlink()
     index.unlink()
-    with pytest.warns(FormatWarning, match="00001-of-00002.safetensors' is one of 2 shards of a model, whose index"):
+    with pytest.warns(
+        FormatWarning, match="00001-of-00002.safetensors' is one of 2 shards of a model, but their index"
+    ):
         assert list(nnr.load(tmp_path)) == ["w0"]
-    assert "whose index is missing" in message(tmp_path, strict=True)
+    assert "but their index is missing" in message(tmp_path, strict=True)
 
 
 @pytest.mark.parametrize("name", ["m.onnx", "m.npz", "model.safetensors"])
@@ -95,39 +99,41 @@ def test_a_folder_with_one_model_is_that_model(tmp_path: Path, name: str) -> Non
     (tmp_path / "tokenizer.json").write_text("{}")
     if name == "model.safetensors":
         return
-    with pytest.warns(FormatWarning, match=f"only '{name}' of the folder is read"):
+    with pytest.warns(FormatWarning, match=f"only '{name}' in the folder is read"):
         assert list(nnr.load(tmp_path)) == ["w"]
-    assert f"only '{name}' of the folder is read" in message(tmp_path, strict=True)
+    assert f"only '{name}' in the folder is read" in message(tmp_path, strict=True)
 
 
 def test_a_link_in_a_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     nnr.save(TENSORS, tmp_path / "secret.npz")
     os.symlink("../secret.npz", tmp_path / "m" / "model.npz")
-    assert message(tmp_path / "m").endswith("the model file of the folder is a link; give the file itself, 'model.npz'")
+    assert message(tmp_path / "m").endswith(
+        "the model file in the folder is a symbolic link; give the file itself, 'model.npz'"
+    )
 
 
 def test_a_folder_with_several_files_of_tensors(tmp_path: Path) -> None:
     for name in "abcd":
         nnr.save(TENSORS, tmp_path / f"{name}.safetensors")
     text = message(tmp_path)
-    assert "has 4 model files and no index of them (model.safetensors.index.json): 'a.safetensors', 'b." in text
-    assert text.endswith("give one of them, or each as a model of its own (nnr encode FILE... -o FOLDER/)")
+    assert "has 4 model files but no model.safetensors.index.json: 'a.safetensors', 'b." in text
+    assert text.endswith("give one of them, or encode each separately (nnr encode FILE... -o FOLDER/)")
     nnr.save(TENSORS, tmp_path / "e.npz")
     assert "has 5 model files: 'a.safetensors', " in message(tmp_path)
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    assert "the folder has no model of a format that is read here" in message(tmp_path)
+    assert "the folder contains no model of a supported format" in message(tmp_path)
 
 
 def test_the_weights_of_openvino(tmp_path: Path) -> None:
     path = tmp_path / "m.bin"
     path.write_bytes(bytes(400))
-    assert message(path).endswith("; give the .xml of the model, 'm.xml', with this file beside it")
+    assert message(path).endswith(", give its .xml file, 'm.xml', in the same folder")
     (tmp_path / "m.xml").write_text("<net/>")
-    assert message(path).endswith("; give the .xml of the model, 'm.xml'")
+    assert message(path).endswith(", give its .xml file, 'm.xml'")
 
 
 @pytest.mark.parametrize("name", ["m.npz", "m.safetensors"])
@@ -142,7 +148,7 @@ def test_another_archive(tmp_path: Path) -> None:
 
     with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
         archive.writestr("readme.txt", "no model")
-    assert "a zip archive, but no model in one" in message(tmp_path / "m.pt")
+    assert "a zip archive without a model" in message(tmp_path / "m.pt")
 
 
 # ------------------------------------------------------------------------------------------------ PyTorch
@@ -159,18 +165,18 @@ def test_files_of_pytorch(tmp_path: Path) -> None:
         for size in (len(data) // 2, len(data) - 60):
             path.write_bytes(data[:size])
             assert message(path).endswith("; the file is truncated; copy or download it again")
-            assert legacy or "a PyTorch file that ends before the list of its members" in message(path)
+            assert legacy or "a PyTorch file without a zip directory" in message(path)
         torch.save(module, path, _use_new_zipfile_serialization=not legacy)
-        assert message(path).endswith(f"; this is a pickled module: save its weights by {save_weights}")
+        assert message(path).endswith(f"; this is a pickled module: save its weights with {save_weights}")
         torch.save({"x": torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8)}, path)
-        assert "PyTorch has quantized this model: give the model from before" in message(path)
+        assert "PyTorch has quantized this model: give the original model" in message(path)
     torch.jit.script(module).save(path)
-    assert "this is TorchScript: save its weights, with module = torch.jit.load(FILE), by" in message(path)
+    assert "this is TorchScript: run module = torch.jit.load(FILE), and save its weights with" in message(path)
     quantized = torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}, dtype=torch.qint8)
     torch.save(quantized.state_dict(), path)
     assert "PyTorch has quantized this model" in message(path)
     torch.export.save(torch.export.export(module, (torch.ones(1, 4),)), tmp_path / "m.pt2")
-    assert "a program of torch.export, not a state_dict" in message(tmp_path / "m.pt2")
+    assert "a torch.export program, not a state_dict" in message(tmp_path / "m.pt2")
 
 
 @pytest.mark.torch
@@ -179,5 +185,5 @@ def test_a_folder_with_a_checkpoint_of_pytorch(tmp_path: Path) -> None:
     torch = pytorch()
     torch.save({"w": torch.ones(4)}, tmp_path / "pytorch_model.bin")
     torch.save({"state": torch.ones(4)}, tmp_path / "optimizer.pt")
-    with pytest.warns(FormatWarning, match="only 'pytorch_model.bin' of the folder is read"):
+    with pytest.warns(FormatWarning, match="only 'pytorch_model.bin' in the folder is read"):
         assert list(nnr.load(tmp_path)) == ["w"]

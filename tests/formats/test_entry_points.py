@@ -240,11 +240,11 @@ def test_a_broken_one_breaks_nothing(kind: str, site: Path, run: Run) -> None:
     assert any(message in line for line in told), told
     # Where none of ours does, one line warns, and the error is the usual one.
     for arguments, code, last in (
-        (["encode", "unknown", "-o", "y.nnr"], 3, "not a model of a format that is read here"),
-        (["decode", "m.nnr", "-o", "x.unknown"], 2, "does not say which model format to write"),
+        (["encode", "unknown", "-o", "y.nnr"], 3, "not a model of a supported format"),
+        (["decode", "m.nnr", "-o", "x.unknown"], 2, "unknown model file extension '.unknown'"),
     ):
         warning, *rest = run(*arguments, code=code).err.splitlines()
-        assert warning.startswith("nnr: warning: the format 'odd' of 'odd_format' cannot be used: ")
+        assert warning.startswith("nnr: warning: cannot load format 'odd' from 'odd_format': ")
         assert message in warning
         assert warning.isprintable()
         assert last in " ".join(rest)
@@ -263,8 +263,8 @@ def test_one_that_fails_when_it_looks_breaks_nothing(error: str, site: Path, run
     run("encode", "in", "-o", "x.nnr")  # whichever of the two is asked first
     assert Path("x.nnr").exists()
     warning, last = run("encode", "unknown", "-o", "y.nnr", code=3).err.splitlines()
-    assert warning.startswith(f"nnr: warning: the format 'odd' is passed over: {error.partition('(')[0]}")
-    assert "not a model of a format that is read here" in last
+    assert warning.startswith(f"nnr: warning: format 'odd' is skipped: {error.partition('(')[0]}")
+    assert "not a model of a supported format" in last
 
 
 def test_an_unreadable_file_is_an_error_of_the_file(site: Path, run: Run) -> None:

@@ -217,5 +217,5 @@ def test_a_lambda_is_text(tmp_path: Path) -> None:
 
 
 def test_what_keras_cannot_hold() -> None:
-    with pytest.raises(FormatError, match=r"needs the config\.json"):
+    with pytest.raises(FormatError, match=r"requires the config\.json"):
         nnr.save(nnr.Model({"w": np.ones(2)}), "never.keras")

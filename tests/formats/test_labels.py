@@ -275,5 +275,5 @@ def test_labels_as_long_as_a_text() -> None:
     """Looking up every folder of such a path would take minutes."""
     deep = "/".join(["a"] * 500_000)
     assert len(label_paths([deep, f"{deep}/b"])) == 2
-    with pytest.raises(FormatError, match="needs a folder where 'a/a' has its file"):
+    with pytest.raises(FormatError, match="requires a folder where 'a/a' has its file"):
         label_paths([deep, "a/a", f"a/a.dat/{deep}"])

@@ -184,7 +184,7 @@ def test_quantized_tensors_whose_meaning_is_not_told(
     with pytest.warns(FormatWarning) as caught:
         nnr.load(write_folder(tmp_path / "m", files))
     assert [str(warning.message) for warning in caught] == [
-        f"integers in variables of scalars, whose meaning no graph.quant tells: {', '.join(map(ascii, untold))}"
+        f"integers in scalar variables without an entry in graph.quant: {', '.join(map(ascii, untold))}"
     ]
 
 
@@ -194,11 +194,11 @@ WEIGHT = np.array([3, 4], np.uint8)
 @pytest.mark.parametrize(
     ("data_type", "array", "fields", "message"),
     [
-        ("scalar", WEIGHT, "xy", "'xy' is no part of the header of a tensor file"),
-        ("scalar", WEIGHT, "00" * 113, "is no part of the header of a tensor file"),
-        ("scalar", WEIGHT, head(2, 2, (2,))[16:].hex(), "an item does not fit the 2 bits that its header says"),
-        ("scalar", WEIGHT, head(2, 0, (2,))[16:].hex(), "of 0 bits"),
-        ("scalar", WEIGHT, head(2, 65, (2,))[16:].hex(), "of 65 bits"),
+        ("scalar", WEIGHT, "xy", "'xy' is not a valid part of a tensor file header"),
+        ("scalar", WEIGHT, "00" * 113, "is not a valid part of a tensor file header"),
+        ("scalar", WEIGHT, head(2, 2, (2,))[16:].hex(), "an item does not fit the 2 bits declared in the header"),
+        ("scalar", WEIGHT, head(2, 0, (2,))[16:].hex(), "cannot have 0 bits"),
+        ("scalar", WEIGHT, head(2, 65, (2,))[16:].hex(), "cannot have 65 bits"),
         ("scalar", WEIGHT, head(2, 8, (2,), vendor=9)[16:].hex(), "of vendor 0x0009"),
         ("scalar", WEIGHT, head(1, 8, (2,))[16:].hex(), "unsigned integer is integer data; the variable is scalar"),
         ("integer", WEIGHT, head(5, 8, (2,))[16:].hex(), "boolean is logical data; the variable is integer"),

@@ -128,27 +128,33 @@ def test_headers_of_other_writers() -> None:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", "never objects"),
-        ("{'descr': 'O', 'fortran_order': False, 'shape': (1,)}", "never objects"),
-        ("{'descr': '<U2', 'fortran_order': False, 'shape': (1,)}", "never objects"),
-        ("{'descr': '<M8[s]', 'fortran_order': False, 'shape': (1,)}", "never objects"),
-        ("{'descr': '(2,)f4', 'fortran_order': False, 'shape': (1,)}", "never objects"),
-        ("{'descr': '|V8', 'fortran_order': False, 'shape': (1,)}", "never objects"),
+        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", "is not supported; only numbers and booleans are"),
+        ("{'descr': 'O', 'fortran_order': False, 'shape': (1,)}", "is not supported; only numbers and booleans are"),
+        ("{'descr': '<U2', 'fortran_order': False, 'shape': (1,)}", "is not supported; only numbers and booleans are"),
+        (
+            "{'descr': '<M8[s]', 'fortran_order': False, 'shape': (1,)}",
+            "is not supported; only numbers and booleans are",
+        ),
+        (
+            "{'descr': '(2,)f4', 'fortran_order': False, 'shape': (1,)}",
+            "is not supported; only numbers and booleans are",
+        ),
+        ("{'descr': '|V8', 'fortran_order': False, 'shape': (1,)}", "is not supported; only numbers and booleans are"),
         ("{'descr': '<c32', 'fortran_order': False, 'shape': (0,)}", "no dtype|bytes; header"),
-        ("{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (1,)}", "not that of a plain array"),
-        ("{'descr': '<f8', 'fortran_order': 0, 'shape': (1,)}", "not that of a plain array"),
-        ("{'descr': '<f8', 'fortran_order': False}", "not that of a plain array"),
-        ("{'descr': '<f8', 'fortran_order': False, 'shape': (1,), 'x': True}", "not that of a plain array"),
-        ("{'descr': '<f8', 'descr': '<f8', 'fortran_order': False, 'shape': (1,)}", "not that of a plain array"),
-        ("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}", "not that of a plain array"),
+        ("{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (1,)}", "does not describe a plain array"),
+        ("{'descr': '<f8', 'fortran_order': 0, 'shape': (1,)}", "does not describe a plain array"),
+        ("{'descr': '<f8', 'fortran_order': False}", "does not describe a plain array"),
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': (1,), 'x': True}", "does not describe a plain array"),
+        ("{'descr': '<f8', 'descr': '<f8', 'fortran_order': False, 'shape': (1,)}", "does not describe a plain array"),
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}", "does not describe a plain array"),
         ("{'descr': '<f8', 'fortran_order': False, 'shape': (1 1,)}", "extent"),
         ("{'descr': '<f8', 'fortran_order': False, 'shape': (" + "9" * 30 + ",)}", "extent"),
-        ("{'descr': '<f8', 'fortran_order': False, 'shape': (2,)}", "header and items need"),
-        ("__import__('os').abort()", "not that of a plain array"),
-        ("{" * 60_000, "not that of a plain array"),
-        ("-" * 60_000, "not that of a plain array"),
-        ("{" + "'a':" * 10_000 + "}", "not that of a plain array"),
-        ("", "not that of a plain array"),
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': (2,)}", "header and items require"),
+        ("__import__('os').abort()", "does not describe a plain array"),
+        ("{" * 60_000, "does not describe a plain array"),
+        ("-" * 60_000, "does not describe a plain array"),
+        ("{" + "'a':" * 10_000 + "}", "does not describe a plain array"),
+        ("", "does not describe a plain array"),
     ],
 )
 def test_hostile_headers(header: str, message: str) -> None:
@@ -161,9 +167,9 @@ def test_hostile_headers(header: str, message: str) -> None:
     [
         (b"", r"not a \.npy file"),
         (b"\x93NUMPY\4\0", r"not a \.npy file"),
-        (b"\x93NUMPY\2\0" + struct.pack("<I", 1 << 17), "a header of 131072 bytes"),
-        (npy(np.zeros(2))[:-1], "header and items need"),
-        (npy(np.zeros(2)) + b"x", "header and items need"),
+        (b"\x93NUMPY\2\0" + struct.pack("<I", 1 << 17), "the header has 131,072 bytes"),
+        (npy(np.zeros(2))[:-1], "header and items require"),
+        (npy(np.zeros(2)) + b"x", "header and items require"),
     ],
 )
 def test_malformed_members(data: bytes, message: str) -> None:
@@ -174,10 +180,10 @@ def test_malformed_members(data: bytes, message: str) -> None:
 def test_objects_are_never_unpickled() -> None:
     file = io.BytesIO()
     np.savez(file, a=np.array([object], dtype=object))
-    with pytest.raises(FormatError, match="never objects"):
+    with pytest.raises(FormatError, match="is not supported; only numbers and booleans are"):
         load(file.getvalue())
     for array in (np.array([object]), np.array(["a"]), np.zeros(1, "f4,f4"), np.zeros(1, "M8[s]")):
-        with pytest.raises(FormatError, match="npz has no type for "):
+        with pytest.raises(FormatError, match="npz does not support dtype "):
             encoded({"a": array})
 
 
@@ -193,7 +199,7 @@ def test_names_are_unique() -> None:
         target.writestr("a.npy", npy(np.zeros(1)))
         with pytest.warns(UserWarning, match="Duplicate"):
             target.writestr("a.npy", npy(np.zeros(1)))
-    with pytest.raises(FormatError, match="two arrays 'a'"):
+    with pytest.raises(FormatError, match="the archive contains array 'a' twice"):
         load(file.getvalue())
 
 
@@ -204,18 +210,18 @@ def test_other_members_are_named() -> None:
 
 
 def test_topology_is_lost_with_a_warning() -> None:
-    with pytest.warns(formats.FormatWarning, match="not the topology") as caught:
+    with pytest.warns(formats.FormatWarning, match="cannot store the topology") as caught:
         formats.save(Model({}, Topology("nnef", b"")), io.BytesIO(), format="npz")
     assert caught[0].filename == __file__
-    with pytest.warns(formats.FormatWarning, match=r"keeps the tensors only, not the metadata$"):
+    with pytest.warns(formats.FormatWarning, match=r"an npz archive cannot store the metadata$"):
         formats.save(Model({}, metadata={"a": "b"}), io.BytesIO(), format="npz")
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4"])
 def test_types_that_numpy_does_not_have(name: str) -> None:
     """Its own writer would make bytes without a type of them."""
-    way = "; save it as .safetensors or ask for float32 (--dtype float32)" if "float" in name else ""
-    with pytest.raises(FormatError, match=re.escape(f"tensor 'w': npz has no type for {name}{way}") + "$"):
+    way = "; save it as .safetensors or convert it to float32 (--dtype float32)" if "float" in name else ""
+    with pytest.raises(FormatError, match=re.escape(f"tensor 'w': npz does not support dtype {name}{way}") + "$"):
         formats.save(Model({"w": np.ones(3, getattr(ml_dtypes, name))}), io.BytesIO(), format="npz")
 
 
@@ -233,7 +239,7 @@ def test_sizes_are_not_trusted() -> None:
                 load(bomb, limits)
         # A stored member whose header promises more than the archive holds.
         promise = npy(np.zeros(1)).replace(b"(1,)", b"(9" + b"9" * 8 + b",)")[:128]
-        with pytest.raises(FormatError, match="header and items need"):
+        with pytest.raises(FormatError, match="header and items require"):
             load(archive({"a.npy": promise}))
         lying = archive({"a.npy": promise})
         size = struct.pack("<I", len(promise))

@@ -254,12 +254,15 @@ def _items(data: bytes, pair: list[float]) -> tuple[bytes, bytes]:
 WRONG_ITEMS = {
     "a byte that is no boolean": (tensor("w", np.full(20, 2, np.uint8), code=9), "neither 0 nor 1"),
     "a varint that is no boolean": (tensor("w", np.zeros(20, bool), field(5, u(*[2] * 20))), "neither 0 nor 1"),
-    "beyond uint8": (tensor("w", np.zeros(20, np.uint8), field(5, u(*[256] * 20))), "that uint8 does not hold"),
-    "negative uint8": (tensor("w", np.zeros(20, np.uint8), field(5, u(*[-1] * 20))), "that uint8 does not hold"),
-    "beyond int8": (tensor("w", np.zeros(20, np.int8), field(5, u(*[128] * 20))), "that int8 does not hold"),
-    "too few": (tensor("w", np.zeros(20, np.int32), field(5, u(*[1000] * 10))), "not as many values"),
-    "too many": (tensor("w", np.zeros(20, np.int32), field(5, bytes(21))), "not as many values"),
-    "a part of one": (tensor("w", np.zeros(20, np.int32), field(5, bytes(20) + b"\x80")), "not as many values"),
+    "beyond uint8": (tensor("w", np.zeros(20, np.uint8), field(5, u(*[256] * 20))), "out of range for uint8"),
+    "negative uint8": (tensor("w", np.zeros(20, np.uint8), field(5, u(*[-1] * 20))), "out of range for uint8"),
+    "beyond int8": (tensor("w", np.zeros(20, np.int8), field(5, u(*[128] * 20))), "out of range for int8"),
+    "too few": (tensor("w", np.zeros(20, np.int32), field(5, u(*[1000] * 10))), "the number of values does not match"),
+    "too many": (tensor("w", np.zeros(20, np.int32), field(5, bytes(21))), "the number of values does not match"),
+    "a part of one": (
+        tensor("w", np.zeros(20, np.int32), field(5, bytes(20) + b"\x80")),
+        "the number of values does not match",
+    ),
     "more than 64 bits": (
         tensor("w", np.zeros(20, np.int64), field(7, bytes(19) + b"\xff" * 9 + b"\x02")),
         "more than 64 bits",
@@ -280,7 +283,7 @@ def test_items_that_are_none(data: bytes, message: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("nbytes", [1, 23, 25, 48])
 def test_another_number_of_bytes(nbytes: int) -> None:
     for number in (9, 4):
-        with pytest.raises(FormatError, match=rf"tensor 'w': {nbytes} bytes; float32 of shape \(2, 3\) has 24"):
+        with pytest.raises(FormatError, match=rf"tensor 'w': {nbytes} bytes; float32 of shape \(2, 3\) requires 24"):
             formats.load(model(tensors=[tensor("w", W, field(number, bytes(nbytes)))]))
 
 
@@ -389,7 +392,7 @@ def test_external_data(tmp_path: Path) -> None:
 
     inline = [tensor(name, array) for name, array in arrays.items()]
     assert saved(loaded) == model(tensors=inline)
-    with pytest.raises(FormatError, match="tensor 'w': its data are in another file; give the path of the model"):
+    with pytest.raises(FormatError, match="tensor 'w': its data is in another file; give the path of the model"):
         formats.load(path.read_bytes())
 
 
@@ -416,10 +419,12 @@ def test_what_does_not_fit_goes_to_another_file(tmp_path: Path, monkeypatch: pyt
         tensors=[tensor("large", large, entries(*where[0])), tensor("w", W), moved]
     )
     assert_same(dict(loaded.tensors), dict(formats.load(tmp_path / "m.onnx").tensors))
-    with pytest.raises(FormatError, match=r"the model takes 3,\d+ bytes in a stream; a ModelProto has at most 1,000"):
+    with pytest.raises(
+        FormatError, match=r"the model requires 3,\d+ bytes in a stream; a ModelProto may have at most 1,000"
+    ):
         saved(loaded)
     monkeypatch.setattr(writing, "LARGEST", 100)
-    with pytest.raises(FormatError, match="bytes in its own file; a ModelProto has at most 100"):
+    with pytest.raises(FormatError, match="bytes in its own file; a ModelProto may have at most 100"):
         formats.save(loaded, tmp_path / "n.onnx")
 
 
@@ -434,13 +439,19 @@ def changed(**others: Array | None) -> Model:
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ({"w": None}, "the model has no tensor 'w', which its graph has"),
+        ({"w": None}, "the model has no tensor 'w', which its graph requires"),
         ({"w": W.T}, r"tensor 'w' has shape \(3, 2\); the graph says \(2, 3\)"),
-        ({"w": W.astype(np.float16)}, "tensor 'w' is float16, the graph says float32, .*do without --dtype"),
-        ({"w": W.astype(np.float64)}, "tensor 'w' is float64, the graph says float32"),
-        ({"w": W.astype(np.int32)}, "tensor 'w' is int32, the graph says float32"),
-        ({"i": LONG.astype(np.float32)}, "tensor 'i' is float32, the graph says int64"),
-        ({"i": LONG.astype(np.uint64) + np.uint64(1 << 63)}, "tensor 'i': the graph says int64, which has no such"),
+        (
+            {"w": W.astype(np.float16)},
+            "tensor 'w' is float16, but the operations of the graph require float32; omit --dtype",
+        ),
+        ({"w": W.astype(np.float64)}, "tensor 'w' is float64, but the operations of the graph require float32"),
+        ({"w": W.astype(np.int32)}, "tensor 'w' is int32, but the operations of the graph require float32"),
+        ({"i": LONG.astype(np.float32)}, "tensor 'i' is float32, but the operations of the graph require int64"),
+        (
+            {"i": LONG.astype(np.uint64) + np.uint64(1 << 63)},
+            "tensor 'i': the graph says int64, which cannot represent",
+        ),
     ],
 )
 def test_tensors_that_are_not_those_of_the_graph(others: dict[str, Array | None], message: str) -> None:
@@ -454,7 +465,7 @@ def test_tensors_that_stand_for_those_of_the_graph() -> None:
     assert saved(changed(w=W.reshape(2, 1, 3), i=LONG.astype(np.int32))) == expected
     flags = formats.load(model(tensors=[tensor("b", np.ones(20, bool))]))
     assert saved(Model({"b": np.ones(20, np.int32)}, flags.topology)) == saved(flags)
-    with pytest.warns(nnr.formats.FormatWarning, match="tensors that the graph does not have are left out: 'more'"):
+    with pytest.warns(nnr.formats.FormatWarning, match="tensors that are not in the graph are left out: 'more'"):
         assert saved(changed(more=W)) == expected
 
 
@@ -511,7 +522,7 @@ def test_a_zero_byte_that_ends_a_topology_is_no_part_of_the_model(last: bytes, t
 
 def test_two_zero_bytes_end_no_model() -> None:
     topology = Topology("onnx", emptied(model(tensors=[tensor("w", W)])) + b"\0\0")
-    with pytest.raises(FormatError, match="has number 0"):
+    with pytest.raises(FormatError, match="has invalid number 0"):
         saved(Model({"w": W}, topology))
 
 
@@ -545,7 +556,7 @@ def test_limits() -> None:
     data = model([node("Add", ["x"], ["y"], "n" * 500)], [tensor("w", W), tensor("long" * 30, B)])
     for limits, message in (
         (Limits(max_topology_bytes=100), "max_topology_bytes=100"),
-        (Limits(max_topology_bytes=20), "more fields than fit max_topology_bytes=20"),
+        (Limits(max_topology_bytes=20), "more fields than max_topology_bytes=20 permits"),
         (Limits(max_names=1), "tensors of the model: 2 is more than max_names=1"),
         (Limits(max_name_bytes=499), "bytes of the text at byte .*max_name_bytes=499"),
         (Limits(max_tensor_bytes=23), "tensor 'w'.*max_tensor_bytes=23"),
@@ -559,7 +570,7 @@ def test_limits() -> None:
 def test_metadata_and_ties_are_not_kept_without_a_word() -> None:
     loaded = formats.load(model(tensors=[tensor("w", np.ones((2, 3), np.float32))]))
     loaded.metadata["a"] = "b"
-    with pytest.warns(formats.FormatWarning, match="an ONNX model keeps tensors and topology, not the metadata$"):
+    with pytest.warns(formats.FormatWarning, match="an ONNX model cannot store the metadata$"):
         formats.save(loaded, io.BytesIO(), format="onnx")
 
 

@@ -213,7 +213,7 @@ def test_a_batch_normalization_that_is_folded_is_a_bias(tmp_path: Path) -> None:
 
 
 def test_a_batch_normalization_that_is_not_is_left(tmp_path: Path) -> None:
-    with pytest.warns(FormatWarning, match=r"is left to whoever uses the client: batch_normalization \(1\)$"):
+    with pytest.warns(FormatWarning, match=r"add them to the graph: batch_normalization \(1\)$"):
         folder = written(network(NORMALIZED, {"w": W, "b": B, **BN}), tmp_path / "net.openvx")
     compiles(folder)
     found = json.loads((folder / "tensors.json").read_text())
@@ -226,7 +226,7 @@ def test_a_batch_normalization_that_is_not_is_left(tmp_path: Path) -> None:
 def test_a_folded_one_that_no_layer_precedes_loses_what_it_does_not_need(tmp_path: Path) -> None:
     """Its variance is no number of Q7.8."""
     body = NORMALIZED.replace("padding = [(1, 1), (1, 1)]", "padding = [(1, 1), (1, 1)], border = 'reflect'")
-    with pytest.warns(FormatWarning, match=r"client: conv \(1\), batch_normalization \(1\)$"):
+    with pytest.warns(FormatWarning, match=r"add them to the graph: conv \(1\), batch_normalization \(1\)$"):
         folder = written(network(body, {"w": W, "b": B, **BN}), tmp_path / "net.openvx", fold_batchnorm=True)
     found = json.loads((folder / "tensors.json").read_text())
     assert {tensor["name"] for tensor in found["tensors"]} == {"w", "b", "o"}
@@ -266,7 +266,7 @@ LEFT: list[tuple[str, dict[str, Array], str, int]] = [
 def test_what_the_extension_cannot_do_is_left(
     body: str, tensors: dict[str, Array], left: str, layers: int, tmp_path: Path
 ) -> None:
-    with pytest.warns(FormatWarning, match=re.escape(f"is left to whoever uses the client: {left}") + "$"):
+    with pytest.warns(FormatWarning, match=re.escape(f"add them to the graph: {left}") + "$"):
         folder = written(network(body, tensors), tmp_path / "net.openvx")
     compiles(folder)
     text = (folder / "client.c").read_text()
@@ -356,6 +356,6 @@ def test_long_and_deep_graphs(body: str, tmp_path: Path) -> None:
 )
 def test_hostile_arguments_leave_operations(arguments: dict[str, Any], tmp_path: Path) -> None:
     arguments = {"body": "y = relu(x);", "tensors": {}, **arguments}
-    with pytest.warns(FormatWarning, match="is left to whoever uses the client"):
+    with pytest.warns(FormatWarning, match="the client omits operations"):
         folder = written(network(**arguments), tmp_path / "net.openvx")
     compiles(folder)

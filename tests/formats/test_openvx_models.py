@@ -82,7 +82,7 @@ def test_other_networks(name: str, left: str | None, layers: int, tmp_path: Path
         written(model, target, fold_batchnorm=fold)
     assert [one.category for one in told] == ([FormatWarning] if left else [])
     if left:
-        assert re.search(f"client: {left}$", str(told[0].message))
+        assert re.search(f"add them to the graph: {left}$", str(told[0].message))
     compiles(target)
     text = (target / "client.c").read_text()
     assert len(re.findall(r"^        status = \w+\(graph, signals, ", text, re.MULTILINE)) == layers

@@ -76,9 +76,9 @@ def test_nothing_is_run(tmp_path: Path, wrap: Callable[[bytes], bytes], number: 
 def test_a_metadata_key_that_calls() -> None:
     """BUILD may set the attributes of an OrderedDict only, and of these only those that are known."""
     state = b"}" + text("fromkeys") + b"K\1s"
-    refused(archive_of(b"\x80\x02ccollections\nOrderedDict\n)R" + state + b"b."), "has attributes beside its keys")
+    refused(archive_of(b"\x80\x02ccollections\nOrderedDict\n)R" + state + b"b."), "has attributes besides its keys")
     for target in (b"K\1", b"]", b"}", tensor(4, 0, [4], [1])):
-        refused(archive_of(mapping({"w": target + state + b"b"}), {"0": bytes(16)}), "no container of such items")
+        refused(archive_of(mapping({"w": target + state + b"b"}), {"0": bytes(16)}), "not a container for them")
 
 
 @pytest.mark.torch
@@ -92,7 +92,7 @@ def test_a_type_that_is_a_part_of_pytorch(torch: Any) -> None:
         "except nnr.FormatError as error: print(error, 'torch._dynamo' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "the installed PyTorch knows no dtype '_dynamo' False"
+    assert done.stdout.strip() == "the installed PyTorch has no dtype '_dynamo' False"
 
 
 def test_one_text_in_many_places() -> None:
@@ -171,7 +171,7 @@ def test_structures_without_end() -> None:
     for _ in range(40):
         wide = [wide, wide]
     for content in (itself, inside):
-        refused(archive_of(pickle.dumps(content, 2)), "as one that holds itself")
+        refused(archive_of(pickle.dumps(content, 2)), "such as one that contains itself")
     refused(archive_of(pickle.dumps(deep, 2)), "nested deeper than 100")
     refused(archive_of(pickle.dumps(wide, 2)), "in all their places")
     refused(archive_of(pickle.dumps(wide, 2)), "max_names", limits=Limits.strict())
@@ -185,7 +185,7 @@ def test_a_compiled_module(torch: Any) -> None:
     )
     with pytest.warns(formats.FormatWarning, match="are left out: 'constants.pkl', 'code/__torch__.py'"):
         assert nnr.load(data)["w"].tolist() == [1]
-    refused(data, "members of the archive that are no part", strict=True)
+    refused(data, "unused members of the archive", strict=True)
 
 
 def test_a_tar_that_begins_as_an_old_file() -> None:
@@ -263,7 +263,7 @@ def test_bytes_between_the_items_of_a_tensor_are_charged() -> None:
 
 @pytest.mark.parametrize("end", [b"ccollections\nOrderedDict\n" + text("ab") + b"R.", text("storage") + b"Q."])
 def test_arguments_are_tuples(end: bytes) -> None:
-    refused(archive_of(b"\x80\x02" + end), "no tuple")
+    refused(archive_of(b"\x80\x02" + end), "not a tuple")
 
 
 def test_a_storage_has_items_of_one_type() -> None:

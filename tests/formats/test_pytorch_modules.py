@@ -369,7 +369,7 @@ def test_values_that_a_type_does_not_have(torch: Any) -> None:
             load_state(module, {name: np.array([value], np.int64)}, strict=False)
     with torch.device("meta"):
         nowhere = torch.nn.Linear(2, 2)
-    with pytest.raises(FormatError, match="of the module is of the device meta"):
+    with pytest.raises(FormatError, match="of the module is on device meta"):
         load_state(nowhere, {"weight": floats(2, 2), "bias": floats(2)})
 
 
@@ -430,10 +430,10 @@ def test_states_that_do_not_fit(torch: Any) -> None:
     before = copy.deepcopy(module.state_dict())
     tensors = {name: np.asarray(array).copy() for name, array in from_module(module).tensors.items()}
     for change, match in (
-        ({"weight": floats(4)}, r"'weight' has shape \(4,\); that of the module has \(3,\)"),
-        ({"weight": floats(3).astype(np.int32)}, "'weight' is of int32; that of the module is of torch.float32"),
-        ({"num_batches_tracked": np.float32(1)}, "is of float32; that of the module is of torch.int64"),
-        ({"weight": floats(3).astype("c8")}, "no type for complex64"),
+        ({"weight": floats(4)}, r"'weight' has shape \(4,\); the module has \(3,\)"),
+        ({"weight": floats(3).astype(np.int32)}, "'weight' has dtype int32; the module has torch.float32"),
+        ({"num_batches_tracked": np.float32(1)}, "has dtype float32; the module has torch.int64"),
+        ({"weight": floats(3).astype("c8")}, "not support dtype complex64"),
         ({"more": floats(1)}, "unknown: 'more'"),
     ):
         with pytest.raises(nnr.FormatError, match=match):
@@ -451,10 +451,10 @@ def test_a_state_with_something_else(torch: Any) -> None:
     with pytest.raises(nnr.FormatError, match="'mask' is a sparse tensor"):
         from_module(module)
     module.mask = torch.ones(2, dtype=torch.complex64)
-    with pytest.raises(nnr.FormatError, match=r"'mask' is of torch\.complex64"):
+    with pytest.raises(nnr.FormatError, match=r"'mask' has dtype torch\.complex64"):
         from_module(module)
     for odd in (torch.nn.Linear(2, 2, device="meta"), torch.nn.LazyLinear(2)):
-        with pytest.raises(nnr.FormatError, match=r"of the device meta|UninitializedParameter"):
+        with pytest.raises(nnr.FormatError, match=r"on device meta|UninitializedParameter"):
             from_module(odd)
 
 

@@ -85,7 +85,7 @@ def test_entries_that_are_of_no_use() -> None:
 def test_a_model_keeps_the_text_and_warns_of_entries_of_no_use(tmp_path: Path) -> None:
     text = _ENTRY + b"# z\n'nobody' : f(\n);"
     folder = write_folder(tmp_path / "m", {**minimal(), "graph.quant": text})
-    with pytest.warns(formats.FormatWarning, match=r"graph\.quant lists what is no identifier .*: 'nobody'$"):
+    with pytest.warns(formats.FormatWarning, match=r"graph\.quant lists unknown or repeated identifiers: 'nobody'$"):
         model = formats.load(folder)
     assert model.topology and model.topology.quantization == text
     assert isinstance(model["a/w"], np.ndarray)

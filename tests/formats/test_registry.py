@@ -46,9 +46,7 @@ def test_formats() -> None:
         assert isinstance(module, formats.Reading | formats.Writing)
         assert not hasattr(module, "TOPOLOGY") or isinstance(module, formats.GraphFormat)
         assert not getattr(module, "NEEDS_TOPOLOGY", False) or isinstance(module, formats.GraphFormat)
-    with pytest.raises(
-        FormatError, match=r"no model format is called 'pickle'; there are skriptnd, nnef, safetensors,"
-    ):
+    with pytest.raises(FormatError, match=r"unknown model format 'pickle'; choose one of skriptnd, nnef, safetensors,"):
         formats.get("pickle")
 
 
@@ -67,9 +65,9 @@ def test_what_is_needed_is_in_an_extra() -> None:
 
 def test_formats_that_only_read_or_write(tmp_path: Path) -> None:
     np.savez(tmp_path / "m.npz", w=np.zeros(3))
-    with pytest.raises(FormatError, match="openvx models cannot be read"):
+    with pytest.raises(FormatError, match="format 'openvx' can be written, but not read"):
         formats.load(tmp_path / "m.npz", format="openvx")
-    with pytest.raises(FormatError, match="gguf models cannot be written"):
+    with pytest.raises(FormatError, match="format 'gguf' can be read, but not written"):
         formats.save(Model({}), tmp_path / "m", format="gguf")
 
 
@@ -77,7 +75,7 @@ def test_formats_that_only_read_or_write(tmp_path: Path) -> None:
 def test_what_cannot_be_written_without_a_topology(name: str, tmp_path: Path) -> None:
     """One error for all, and nothing is written."""
     for topology in (None, Topology("", b"of no known kind"), Topology("pytorch", b"another one")):
-        with pytest.raises(FormatError, match=rf"there is no {name} \w+, which a model of that format needs"):
+        with pytest.raises(FormatError, match=f"the model has no {name} graph, which a model of that format requires"):
             formats.save(Model({"w": np.zeros((2, 3))}, topology), tmp_path / "m", format=name)
     assert list(tmp_path.iterdir()) == []
 
@@ -152,17 +150,17 @@ def test_suffix_decides_on_writing(name: str, expected: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["m", "m.onnx.gz", "m.nnef.zip", "nnef"])
-def test_unknown_suffix_lists_what_can_be_written(name: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        FormatError, match=r"nnef: \.nnef .*\.tgz.*; safetensors: \.safetensors .*; npz: \.npz; onnx: \.onnx"
-    ):
+def test_unknown_suffix_is_an_error(name: str, tmp_path: Path) -> None:
+    suffix = Path(name).suffix
+    what = f"unknown model file extension '{suffix}' of '{name}'" if suffix else f"'{name}' has no file extension"
+    with pytest.raises(FormatError, match=f"^{what}; run nnr formats to list the extensions$"):
         formats.save(Model({}), tmp_path / name)
     formats.save(Model({}), tmp_path / name, format="npz")
     assert (tmp_path / name).read_bytes()[:2] == b"PK"
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
-    known = "not a model of a format that is read here, or a damaged one; nnr formats lists the formats"
+    known = "not a model of a supported format, or a damaged file; run nnr formats to list supported formats"
     for name, data in (("empty", b""), ("text", b"hello"), ("zeros", bytes(2000))):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(FormatError, match=f"{name}: {known}"):
@@ -172,7 +170,7 @@ def test_what_is_no_model(tmp_path: Path) -> None:
         for format in formats.names():
             with pytest.raises(FormatError):
                 formats.load(tmp_path / name, format=format)
-    with pytest.raises(FormatError, match="the folder has no model of a format that is read here"):
+    with pytest.raises(FormatError, match="the folder contains no model of a supported format"):
         formats.load(tmp_path)
     with pytest.raises(FileNotFoundError):
         formats.load(tmp_path / "nowhere")
@@ -215,7 +213,7 @@ def test_stream_is_limited() -> None:
 
 def test_errors_name_the_source(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "m.nnef", {**minimal(), "a/w.dat": b""})
-    with pytest.raises(FormatError, match=r"m\.nnef: a/w\.dat: 0 bytes are too few"):
+    with pytest.raises(FormatError, match=r"m\.nnef: a/w\.dat: the file has 0 bytes; the header"):
         formats.load(folder)
     with pytest.raises(LimitError, match=r"m\.nnef: .*max_topology_bytes"):
         formats.load(folder, limits=Limits(max_topology_bytes=1))

@@ -136,13 +136,17 @@ def test_strangers_are_told(tmp_path: Path) -> None:
     del fields["weight_map"]["norm"]
     index.write_text(json.dumps(fields | {"else": 1}))
     (index.parent / "config.json").write_text("{}")
-    with pytest.warns(formats.FormatWarning, match="these are left out: 'else', 'more', 'norm'$") as caught:
+    with pytest.warns(
+        formats.FormatWarning, match="files and entries of the index are left out: 'else', 'more', 'norm'$"
+    ) as caught:
         model = formats.load(index)
     assert caught[0].filename == __file__
     assert set(model) == TENSORS.keys() - {"norm"}
-    with pytest.warns(formats.FormatWarning, match="these are left out: 'config.json', 'else', "):
+    with pytest.warns(
+        formats.FormatWarning, match="files and entries of the index are left out: 'config.json', 'else', "
+    ):
         formats.load(index.parent)
-    with pytest.raises(FormatError, match=r"these are left out: 'config\.json', "):
+    with pytest.raises(FormatError, match=r"files and entries of the index are left out: 'config\.json', "):
         formats.load(index.parent, strict=True)
 
 
@@ -162,18 +166,21 @@ def elsewhere(name: str, tensor: str = "norm") -> str:
         (changed(weight_map=[]), "weight_map of the index is not an object of strings"),
         (changed(weight_map={"a": 1}), "weight_map of the index is not an object of strings"),
         (changed(metadata=[]), "metadata of the index is not an object"),
-        (changed() + "x", "the index is no JSON"),
-        (changed().replace('"norm"', '"embed"'), "the index has 'embed' twice"),
-        (changed().replace(str(TOTAL), "NaN"), "the index has NaN"),
-        (elsewhere("none.safetensors"), "the shard 'none.safetensors' is not there"),
+        (changed() + "x", "the index is not valid JSON"),
+        (changed().replace('"norm"', '"embed"'), "the index contains 'embed' twice"),
+        (changed().replace(str(TOTAL), "NaN"), "the index contains NaN"),
+        (elsewhere("none.safetensors"), "the shard 'none.safetensors' is missing"),
         (elsewhere(ONE), f"tensor 'norm' is in '{TWO}'; the index says '{ONE}'"),
-        (elsewhere(ONE, "new"), f"tensor 'new' is not in '{ONE}', as the index says"),
+        (elsewhere(ONE, "new"), f"tensor 'new' is not in '{ONE}', although the index says so"),
         (elsewhere("broken.safetensors"), r"shard 'broken\.safetensors': the file has 3 bytes"),
         *(
-            (elsewhere(name), "names a shard .* which is no plain file name")
+            (elsewhere(name), "names a shard .* which is not a plain file name")
             for name in ("", ".", "..", "../m/" + ONE, "/" + ONE, "a/b", "a\\b", "C:x", "a\0b", "\ud800", "a\nb")
         ),
-        *((elsewhere(name), "out of the|regular") for name in ("out.safetensors", "up", "sub", "fifo", "null")),
+        *(
+            (elsewhere(name), "leaves the model's folder|regular")
+            for name in ("out.safetensors", "up", "sub", "fifo", "null")
+        ),
     ],
 )
 def test_malformed_indices(data: str, message: str, tmp_path: Path) -> None:
@@ -235,7 +242,7 @@ def test_a_folder_of_one_file(tmp_path: Path) -> None:
 
 def test_an_index_without_its_shards(tmp_path: Path) -> None:
     index = checkpoint(tmp_path / "m")
-    with pytest.raises(FormatError, match="which are beside it: it is read by its path"):
+    with pytest.raises(FormatError, match="give its path, with the shards in the same folder"):
         formats.load(index.read_bytes())
 
 
@@ -396,7 +403,7 @@ def test_one_file_of_shards_with_metadata_of_their_own(more: dict[str, Any], tmp
             formats.save(
                 Model(TENSORS, metadata={shards.KEY: json.dumps(fields)}), tmp_path / f"{len(fields)}{lost}.safetensors"
             )
-        assert ["does not keep the metadata of an index" in str(each.message) for each in caught] == [True] * lost
+        assert ["cannot store the metadata of an index" in str(each.message) for each in caught] == [True] * lost
 
 
 def test_one_file_where_nothing_says_shards(tmp_path: Path) -> None:

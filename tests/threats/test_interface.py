@@ -181,7 +181,7 @@ def test_t46_a_model_that_is_larger_than_the_memory(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("nnr_codec.formats.npz.load", no_memory)
     file = io.BytesIO()
     np.savez(file, w=np.ones(3))
-    with pytest.raises(nnr.LimitError, match="the stream: there is not enough memory"):
+    with pytest.raises(nnr.LimitError, match="the stream: not enough memory"):
         nnr.load(file.getvalue())
 
 

@@ -47,7 +47,7 @@ def test_t35_document_types(doctype: bytes, tmp_path: Path) -> None:
     with memory() as used, pytest.raises(FormatError, match="has a document type"):
         read(text)
     assert used.peak < 1 << 20
-    with pytest.raises(FormatError, match="not a model of a format"):
+    with pytest.raises(FormatError, match="not a model of a supported format"):
         formats.load(put(tmp_path, text, b""))
 
 
@@ -80,7 +80,7 @@ def test_t35_elements(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_t35_long_tags(tag: bytes) -> None:
     text = HEAD + tag + b"</layers></net>"
-    with memory() as used, pytest.raises(FormatError, match="a tag or comment of more than 1,048,576 bytes"):
+    with memory() as used, pytest.raises(FormatError, match="a tag or comment has more than 1,048,576 bytes"):
         read(text)
     assert used.peak < 8 << 20
 
@@ -116,7 +116,7 @@ def test_t35_names_that_are_told_again() -> None:
     ("offset", "size"), [("18446744073709551615", 8), (0, "18446744073709551616"), (-8, 8), (0, "9" * 100_000)]
 )
 def test_t35_numbers(offset: object, size: object) -> None:
-    with pytest.raises(FormatError, match="is no number of bytes"):
+    with pytest.raises(FormatError, match="is not a number of bytes"):
         read(ir(const("w", str(offset), str(size))))
 
 
@@ -129,7 +129,7 @@ def test_t35_shapes(shape: tuple[int, ...]) -> None:
 def test_t35_ranges_within_ranges() -> None:
     """Each byte would be read, and coded, for each of them."""
     layers = [const(f"w{k}", k, 1 << 20, "u8", (1 << 20,)) for k in range(1000)]
-    with pytest.raises(FormatError, match="overlap in part, at byte 1"):
+    with pytest.raises(FormatError, match="partially overlap at byte 1"):
         read(ir(*layers))
 
 
@@ -153,7 +153,7 @@ def test_t36_a_link_beside_the_text(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(bytes(8))
     path.with_suffix(".bin").unlink()
     path.with_suffix(".bin").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FormatError, match="a symbolic link out of the model's folder"):
+    with pytest.raises(FormatError, match="a symbolic link that leaves the model's folder"):
         formats.load(path)
     path.rename(tmp_path / "text")
     path.symlink_to(tmp_path / "text")
@@ -165,14 +165,14 @@ def test_t36_a_file_of_zeros(offset: int, tmp_path: Path) -> None:
     """A bitstream of a few bytes would fill the disk."""
     text = ir(const("w", offset, 8, "f32", (2,)))
     model = Model({"w": np.zeros(2, np.float32)}, Topology("", text), metadata={"openvino:size": str((1 << 27) + 8)})
-    with pytest.raises(FormatError, match="of which the constants are only 8"):
+    with pytest.raises(FormatError, match="but the constants use only 8"):
         openvino.save(model, tmp_path / "m.xml", overwrite=False)
 
 
 @pytest.mark.parametrize("size", ["-1", "9" * 5000, "1e9", ""])
 def test_t36_sizes_that_are_none(size: str, tmp_path: Path) -> None:
     model = Model({}, Topology("", ir()), metadata={"openvino:size": size})
-    with pytest.raises(FormatError, match="the metadata say"):
+    with pytest.raises(FormatError, match="the metadata has the invalid size"):
         openvino.save(model, tmp_path / "m.xml", overwrite=False)
 
 

@@ -106,5 +106,5 @@ def test_dilations_that_c_does_not_have(tmp_path: Path) -> None:
 
 
 def test_values_are_not_changed_without_a_word(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"values that Q7\.8 does not hold"):
+    with pytest.raises(FormatError, match=r"values that Q7\.8 cannot represent"):
         saved({"w": np.array([0.1])}, tmp_path / "x.openvx")

@@ -99,7 +99,7 @@ def test_t39_opcodes_that_name_and_call(data: bytes) -> None:
     [b"ctorch\nFloatStorage\n", b"ctorch.storage\nUntypedStorage\n", b"ctorch\nfloat16\n", b"K\1", text("os.system")],
 )
 def test_t39_what_a_pickle_may_call(called: bytes) -> None:
-    with pytest.raises(FormatError, match="calls an object that is no function"):
+    with pytest.raises(FormatError, match="calls an object that is not a function"):
         check(b"\x80\x02" + called + integer(1 << 40) + b"\x85R.")
 
 
@@ -150,13 +150,13 @@ def test_t39_a_list_of_which_many_containers_are_made(call: str) -> None:
 @pytest.mark.parametrize("used", [b"]q\0h\0", b"]q\0(h\0h\0tq\1"])
 def test_t39_a_container_that_changes_after_it_was_used_again(used: bytes, change: bytes) -> None:
     """It could hold itself, or grow where it was counted before."""
-    with pytest.raises(FormatError, match=r"changes a container after it was used again|no container of such"):
+    with pytest.raises(FormatError, match=r"changes a container that is already shared|not a container for them"):
         check(b"\x80\x02](" + used + change + b"e.")
 
 
 @pytest.mark.parametrize("pickled", [b"]q\0h\0a.", b"]q\0h\0\x85a.", b"}q\0K\1h\0s.", b"}q\0(K\1](h\0eu."])
 def test_t39_a_container_that_holds_itself(pickled: bytes) -> None:
-    with pytest.raises(FormatError, match="as one that holds itself"):
+    with pytest.raises(FormatError, match="such as one that contains itself"):
         check(b"\x80\x02" + pickled)
 
 
@@ -194,7 +194,7 @@ def read(data: bytes, limits: Limits | None = None) -> None:
 
 @pytest.mark.parametrize(("offset", "stride"), [(1, (1,)), (0, (2,)), (1 << 60, (1,)), (-1, (1,)), (3, (-1,))])
 def test_t39_a_view_outside_of_its_storage(offset: int, stride: tuple[int]) -> None:
-    with pytest.raises(FormatError, match="'w' has items outside of its storage"):
+    with pytest.raises(FormatError, match="'w' has items outside its storage"):
         read(archive_of(mapping({"w": tensor(4, offset, (4,), stride)}), {"0": bytes(16)}))
 
 
@@ -207,13 +207,13 @@ def test_t39_a_storage_of_another_size(count: int) -> None:
 
 def test_t39_a_shape_of_many_extents() -> None:
     """Each tensor of it would be looked at in full."""
-    with pytest.raises(FormatError, match="no tuple of up to 64 integers"):
+    with pytest.raises(FormatError, match="not a tuple of up to 64 integers"):
         read(archive_of(mapping({"w": tensor(1, 0, (1,) * 65, (1,) * 65)}), {"0": bytes(4)}))
 
 
 def test_t39_an_extent_of_many_digits() -> None:
     """Python refuses to print it."""
-    with pytest.raises(FormatError, match="no integer of 64 bits"):
+    with pytest.raises(FormatError, match="not a 64-bit integer"):
         read(archive_of(mapping({"w": tensor(1, 0, (1 << 2000,) * 30, (0,) * 30)}), {"0": bytes(4)}))
 
 
@@ -261,7 +261,7 @@ def test_t39_a_storage_that_an_old_file_lacks() -> None:
 
 @pytest.mark.parametrize("keys", [text("0") + text("0"), text("1"), b"K\1", b"]"])
 def test_t39_storages_that_an_old_file_does_not_use(keys: bytes) -> None:
-    with pytest.raises(FormatError, match="is not one of the pickle, or is there twice"):
+    with pytest.raises(FormatError, match="is unknown to the pickle, or occurs twice"):
         read(legacy(OLD, b"](" + keys + b"e", 2 * ((4).to_bytes(8, "little") + bytes(16))))
 
 
@@ -331,7 +331,7 @@ def test_t39_a_storage_beyond_the_end() -> None:
 
 @pytest.mark.parametrize("offset", [1, len(GOOD) - 3])
 def test_t39_a_storage_that_is_elsewhere(offset: int) -> None:
-    with pytest.raises(FormatError, match="is not where the archive says"):
+    with pytest.raises(FormatError, match="is not at its declared offset"):
         opened(edited("archive/data/0", offset=offset)).place("0")
 
 
@@ -353,7 +353,7 @@ def test_t39_two_pickles() -> None:
     file = io.BytesIO(GOOD)
     with zipfile.ZipFile(file, "a") as twice, pytest.warns(UserWarning, match="Duplicate name"):
         twice.writestr("archive/data.pkl", b"\x80\x02cos\nsystem\n.")
-    with pytest.raises(FormatError, match=r"two members 'data\.pkl'"):
+    with pytest.raises(FormatError, match=r"the archive contains 'data\.pkl' twice"):
         opened(file.getvalue())
 
 
@@ -405,5 +405,5 @@ def test_t39_a_block_of_other_shapes() -> None:
 def test_t39_a_tensor_in_two_blocks() -> None:
     tensors = '{"dict":[["w",{"tensor":[4,3]}],["b",{"tensor":[4]}]]}'
     for blocks in ('{"weight":"w","axis":0},{"weight":"w","axis":0}', '{"weight":"w","bias":"b","beta":"b","axis":0}'):
-        with pytest.raises(FormatError, match="is in a block already"):
+        with pytest.raises(FormatError, match="is already in a block"):
             description.parse(described(tensors, f'"blocks":[{blocks}]'))

@@ -33,25 +33,25 @@ GOOD = head(4, 8, (2, 3)) + bytes(6)
 
 @pytest.mark.parametrize("size", [0, 1, 11, 44, HEADER_SIZE - 1])
 def test_a_header_that_ends_early(size: int) -> None:
-    bad(GOOD[:size], f"{size} bytes are too few")
+    bad(GOOD[:size], f"the file has {size} bytes; the header of a tensor file requires 128")
 
 
 @pytest.mark.parametrize("rank", [9, 29, 30, 1 << 31])
 def test_a_rank_beyond_the_extents(rank: int) -> None:
-    bad(edited(GOOD, 8, rank), f"rank {rank}; 8 is the highest")
+    bad(edited(GOOD, 8, rank), f"rank {rank} exceeds the maximum of 8")
 
 
 def test_an_extent_of_zero() -> None:
-    bad(edited(edited(GOOD, 12, 0), 4, 0)[:HEADER_SIZE], r"an extent of shape \(0, 3\) is 0")
+    bad(edited(edited(GOOD, 12, 0), 4, 0)[:HEADER_SIZE], r"shape \(0, 3\) has an extent of 0")
 
 
 def test_extents_that_the_items_do_not_have() -> None:
-    bad(edited(GOOD, 12, 1 << 28), r"6 bytes of items; shape \(268435456, 3\) needs 805306368")
+    bad(edited(GOOD, 12, 1 << 28), r"6 bytes of items; shape \(268435456, 3\) requires 805306368")
 
 
 @pytest.mark.parametrize("data", [GOOD + b"\0", GOOD[:-1], GOOD[:HEADER_SIZE]])
 def test_items_that_the_file_does_not_have(data: bytes) -> None:
-    bad(data, rf"{len(data)} bytes; header and items need {len(GOOD)}")
+    bad(data, rf"{len(data)} bytes; header and items require {len(GOOD)}")
 
 
 def test_items_of_a_vendor() -> None:
@@ -65,7 +65,7 @@ def test_items_of_no_type(item_type: int) -> None:
 
 @pytest.mark.parametrize(("item_type", "bits"), [(0, 8), (0, 128), (4, 0), (4, 65), (5, 2), (5, 1 << 31)])
 def test_items_of_a_width_that_their_type_does_not_have(item_type: int, bits: int) -> None:
-    bad(edited(edited(GOOD, 44, bits), 48, item_type), f"of {bits} bits")
+    bad(edited(edited(GOOD, 44, bits), 48, item_type), f"cannot have {bits} bits")
 
 
 def test_bits_that_no_item_has() -> None:
@@ -86,7 +86,7 @@ def test_items_that_their_header_has_no_room_for(values: list[int]) -> None:
 
 
 def test_a_header_that_is_too_long() -> None:
-    with pytest.raises(FormatError, match="is no part of the header"):
+    with pytest.raises(FormatError, match="is not a valid part of a tensor file header"):
         written(np.zeros(2, np.int8), head(4, 8, (2,))[16:] + b"\1")
 
 

@@ -56,8 +56,8 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     budget = Budget(limits)
     with archive.parts(source, limits, budget) as found:
         contents = hdf5.read(found.file, found.start, found.size, limits, budget)
-        _report("attributes of types that are not read", contents.left_out, strict)
-        _report("files that are no part of the model", found.left_out, strict)
+        _report("attributes of unsupported types", contents.left_out, strict)
+        _report("files that do not belong to the model", found.left_out, strict)
         tensors: dict[str, Array] | LazyTensors
         if found.path:
             tensors = LazyTensors([(found.path, state(found.file))], contents.tensors)
@@ -79,7 +79,7 @@ def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
             contents = hdf5.read(found.file, found.start, found.size, limits, budget)
     topology = _topology(found, contents)
     if topology is None:
-        raise FormatError("a file of weights, without the configuration of a model")
+        raise FormatError("the file has weights, but no model configuration")
     return topology
 
 

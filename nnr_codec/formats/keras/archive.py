@@ -97,7 +97,7 @@ def parts(source: Path | BinaryIO, limits: Limits, budget: Budget) -> Iterator[K
             except NnrError:
                 raise
             except ZIP_ERRORS as error:
-                raise FormatError(f"a damaged archive: {error}") from error
+                raise FormatError(f"the archive is damaged: {error}") from error
         if part.file is file and isinstance(source, Path):
             part.path = source
         yield part
@@ -107,7 +107,7 @@ def _of_folder(folder: Path, limits: Limits, budget: Budget, stack: ExitStack) -
     """Return the parts of a folder with Keras members; other files are listed as left out."""
     found = dict(files(folder, limits))
     if CONFIG not in found or WEIGHTS not in found:
-        raise FormatError(f"a folder without {CONFIG} or {WEIGHTS}")
+        raise FormatError(f"the folder lacks {CONFIG} or {WEIGHTS}")
     file = stack.enter_context(opened(found.pop(WEIGHTS)))
     size = file.seek(0, os.SEEK_END)
     limits.check("max_archive_bytes", size, "bytes of the file")
@@ -125,7 +125,7 @@ def _of_archive(file: BinaryIO, limits: Limits, budget: Budget, stack: ExitStack
     archive = stack.enter_context(zipfile.ZipFile(file))
     infos = _infos(archive, limits, budget)
     if WEIGHTS not in infos:
-        raise FormatError(f"an archive without {WEIGHTS}; weights of other formats are not read")
+        raise FormatError(f"the archive has no {WEIGHTS}; other formats of weights are not supported")
     part = _weights(file, archive, infos[WEIGHTS], limits, stack)
     for name, info in infos.items():
         if name != WEIGHTS:
@@ -142,7 +142,7 @@ def _add(part: KerasWeights, name: str, size: int, file: IO[bytes], budget: Budg
     budget.charge(limit, size, f"bytes beside {WEIGHTS}")
     data = file.read(size + 1)
     if len(data) != size:
-        raise FormatError(f"{name[:80]!a} is not of the size that it says")
+        raise FormatError(f"{name[:80]!a} does not have its declared size")
     if name == CONFIG:
         part.config = data
         return
@@ -160,11 +160,13 @@ def _infos(archive: zipfile.ZipFile, limits: Limits, budget: Budget) -> dict[str
         if info.is_dir() and not info.file_size:
             continue
         if name in found:
-            raise FormatError(f"the archive has {name[:80]!a} twice")
+            raise FormatError(f"the archive contains {name[:80]!a} twice")
         if info.header_offset < 0:
             raise FormatError(f"{name[:80]!a} begins before the archive")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise FormatError(f"{name[:80]!a}: compression method {info.compress_type}; only deflate is read")
+            raise FormatError(
+                f"{name[:80]!a}: compression method {info.compress_type} is not supported; only deflate is"
+            )
         budget.charge("max_archive_bytes", info.file_size, "bytes of the members of the archive")
         found[name] = info
     check_names(list(found))
@@ -182,7 +184,7 @@ def _weights(
     file.seek(info.header_offset)
     head = file.read(_LOCAL_HEADER.size)
     if len(head) != _LOCAL_HEADER.size or head[:4] != b"PK\3\4":
-        raise FormatError(f"{WEIGHTS} is not where the archive says")
+        raise FormatError(f"{WEIGHTS} is not at its declared offset")
     _, name, extra = _LOCAL_HEADER.unpack(head)
     start = info.header_offset + _LOCAL_HEADER.size + name + extra
     if start + info.file_size > file.seek(0, os.SEEK_END) or info.file_size != info.compress_size:
@@ -204,7 +206,7 @@ def members(metadata: Mapping[str, str], config: bytes) -> dict[str, bytes | Non
     """Return the members to write, in order; None for the weights. FormatError for malformed metadata."""
     beside = from_metadata(_FORMAT, metadata)
     if CONFIG in beside or WEIGHTS in beside:
-        raise FormatError(f"metadata has {CONFIG} or {WEIGHTS}, which the topology and the tensors are")
+        raise FormatError(f"metadata contains {CONFIG} or {WEIGHTS}, which topology and tensors define")
     found: dict[str, bytes | None] = {**beside, CONFIG: config, WEIGHTS: None}
     order = _ordered(list(found))
     if _ORDER in metadata:

@@ -75,12 +75,12 @@ def from_metadata(metadata: Mapping[str, str], config: bytes | None) -> dict[str
     except (ValueError, RecursionError):
         groups = None
     if not isinstance(groups, dict) or not all(isinstance(values, dict) for values in groups.values()):
-        raise FormatError(f"metadata {_KEY!r} are no attributes by path")
+        raise FormatError(f"metadata {_KEY!r} is not an object of attributes by path")
     found: dict[str, dict[str, Attribute]] = {}
     for path, values in groups.items():
         what = f"metadata {_KEY!r}, {path[:80]!a}"
         if len(values) > _MAX_ATTRIBUTES:
-            raise FormatError(f"{what}: {len(values):,} attributes; at most {_MAX_ATTRIBUTES:,} are written")
+            raise FormatError(f"{what}: {len(values):,} attributes; at most {_MAX_ATTRIBUTES:,} are supported")
         own = None if path else config
         found[path] = {name: _attribute(name, value, own, what) for name, value in values.items()}
     return found
@@ -89,32 +89,30 @@ def from_metadata(metadata: Mapping[str, str], config: bytes | None) -> dict[str
 def _attribute(name: str, value: Any, config: bytes | None, what: str) -> Attribute:
     what = f"{what}, attribute {name[:80]!a}"
     if not name or not is_text(name):
-        raise FormatError(f"{what}: that is no name")
+        raise FormatError(f"{what}: the name is invalid")
     kind, shape, values = ["utf8", [], [value]] if isinstance(value, str) else _three(value, what)
     if values is None and name == _CONFIG and shape == []:
         if config is None:
-            raise FormatError(
-                "the configuration of the model, which an .h5 file has, is not there (--topology gives it)"
-            )
+            raise FormatError("an .h5 file requires the configuration of the model; give it with --topology")
         values = [text_of(config, what)]
     if not isinstance(kind, str) or not (shape is None or _is_shape(shape)):
-        raise FormatError(f"{what}: neither a text, nor type, shape and values")
+        raise FormatError(f"{what}: neither a string nor a list of type, shape and values")
     count = 0 if shape is None else math.prod(shape)
     extents = None if shape is None else tuple(shape)
     if match := _TEXT.fullmatch(kind):
         type_ = HdfType("text" if match[2] else "texts", int(match[2] or 16), utf8=match[1] == "utf8")
         if not isinstance(values, list) or len(values) != count or not all(is_text(text) for text in values):
-            raise FormatError(f"{what}: not as many texts as the shape says")
+            raise FormatError(f"{what}: the number of strings does not match the shape")
         if match[2] and any(len(text.encode()) > type_.size for text in values):
-            raise FormatError(f"{what}: a text of more than {type_.size} bytes")
+            raise FormatError(f"{what}: a string has more than {type_.size} bytes")
     elif _NUMBER.fullmatch(kind):
         dtype = np.dtype(kind)
         type_ = HdfType("number", dtype.itemsize, dtype.name, kind[0] == ">")
         values = _bytes(values)
         if values is None or len(values) != count * dtype.itemsize:
-            raise FormatError(f"{what}: not as many numbers as the shape says")
+            raise FormatError(f"{what}: the number of values does not match the shape")
     else:
-        raise FormatError(f"{what}: the type {kind[:40]!a} is unknown")
+        raise FormatError(f"{what}: unknown type {kind[:40]!a}")
     if count * type_.size > _MAX_BYTES:
         raise FormatError(f"{what}: {count * type_.size:,} bytes; an attribute has at most {_MAX_BYTES:,}")
     return Attribute(type_, extents, values)
@@ -122,7 +120,7 @@ def _attribute(name: str, value: Any, config: bytes | None, what: str) -> Attrib
 
 def _three(value: Any, what: str) -> list[Any]:
     if not isinstance(value, list) or len(value) != 3:
-        raise FormatError(f"{what}: neither a text, nor type, shape and values")
+        raise FormatError(f"{what}: neither a string nor a list of type, shape and values")
     return value
 
 

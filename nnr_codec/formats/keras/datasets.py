@@ -91,7 +91,7 @@ class StoredItems(Entry):
             elif data.size == nbytes:
                 data = data.reshape(itemsize, -1).T.reshape(-1)
         if data.size != nbytes:
-            raise FormatError(f"{what}: a chunk of {data.size:,} bytes; it should have {nbytes:,}")
+            raise FormatError(f"{what}: a chunk has {data.size:,} bytes instead of {nbytes:,}")
         return np.ascontiguousarray(data)
 
 

@@ -49,10 +49,7 @@ BFLOAT16 = ("dtype", "bfloat16")
 _SUPERBLOCK = 96
 _TREE_HEAD, _SNOD_ENTRY = 24, 40
 _KNOWN = {DATASPACE, DATATYPE, FILTERS, LAYOUT, SYMBOL_TABLE}
-_LATER = (
-    "its structures are those of HDF5 1.8 and later, or it has links to other places; what h5py writes by itself is "
-    "read (libver='earliest')"
-)
+_LATER = "external links and structures of HDF5 1.8 or later are not supported; save with h5py and libver='earliest'"
 _HARD = (0, 1)  # cache types of symbol table entries; 2 is a soft link
 
 
@@ -113,14 +110,14 @@ class _Reader:
     def _read(self, address: int, count: int) -> bytes:
         """Read a part of a structure. In a valid file, each byte belongs to at most one structure."""
         if address > self._size or count > self._size - address:
-            raise FormatError(f"a structure of {count:,} bytes at {address:,} is outside of the HDF5 file")
+            raise FormatError(f"a structure of {count:,} bytes at {address:,} is outside the HDF5 file")
         self._spent += count
         if self._spent > self._size:
             raise FormatError("the structures of the HDF5 file overlap")
         self._file.seek(self._base + address)
         data = self._file.read(count)
         if len(data) != count:
-            raise FormatError("the HDF5 file has become shorter while it was read")
+            raise FormatError("the HDF5 file was truncated while it was read")
         return data
 
     def contents(self) -> Contents:
@@ -136,7 +133,9 @@ class _Reader:
                 found.ties[path] = paths[address]
                 found.tensors[path] = found.tensors[paths[address]]
             else:
-                raise FormatError(f"{path[:80]!a} is the group {paths[address][:80]!a}; no group may have two names")
+                raise FormatError(
+                    f"{path[:80]!a} is a second name of group {paths[address][:80]!a}; only datasets may have two"
+                )
         return found
 
     def _root(self) -> int:
@@ -146,15 +145,15 @@ class _Reader:
             raise FormatError("not an HDF5 file")
         version = fields.number(1)
         if version not in (0, 1):
-            raise FormatError(f"an HDF5 file with a superblock of version {version}: {_LATER}")
+            raise FormatError(f"superblock version {version}: {_LATER}")
         fields.bytes(4)
         if (fields.number(1), fields.number(1)) != (8, 8):
-            raise FormatError("an HDF5 file whose addresses or lengths have not 8 bytes")
+            raise FormatError("addresses and lengths in the HDF5 file do not have 8 bytes")
         fields.bytes(1 + 2 + 2 + 4 + (4 if version else 0))
         base = fields.number(8)
         fields.bytes(16)
         if base or fields.number(8) != UNDEFINED:
-            raise FormatError("an HDF5 file with a user block or a driver's data is not read")
+            raise FormatError("HDF5 files with a user block or driver information are not supported")
         fields.bytes(8)
         return fields.number(8)
 
@@ -177,9 +176,9 @@ class _Reader:
             elif message.type in LATER:
                 raise FormatError(f"{what}: {_LATER}")
             elif message.type == EXTERNAL_FILES:
-                raise FormatError(f"{what}: its items are in other files, which are not read")
+                raise FormatError(f"{what}: its items are in external files, which are not supported")
             elif message.type not in IGNORED and (message.type in parts or message.type not in _KNOWN):
-                raise FormatError(f"{what}: a message of type {message.type} that is unknown, or there twice")
+                raise FormatError(f"{what}: a message of type {message.type} is unknown or occurs twice")
             else:
                 parts[message.type] = message
         children: list[tuple[int, str]] = []
@@ -213,14 +212,14 @@ class _Reader:
                 fields.bytes(20)
                 name = text_of(names[start:].partition(b"\0")[0] if start < len(names) else b"", what)
                 if kind not in _HARD or target == UNDEFINED:
-                    raise FormatError(f"{what}: {name[:80]!a} is a link to another place; only hard links are read")
+                    raise FormatError(f"{what}: {name[:80]!a} is a soft link; only hard links are supported")
                 if name in ("", ".") or "/" in name:
-                    raise FormatError(f"{what}: {name[:80]!a} is no name")
+                    raise FormatError(f"{what}: {name[:80]!a} is not a valid name")
                 size = len(path.encode()) + 1 + len(name.encode())
                 self._limits.check("max_name_bytes", size, f"bytes of a path in {what}")
                 links.append((target, name))
         if len({name for _, name in links}) < len(links):
-            raise FormatError(f"{what}: it has the same name twice")
+            raise FormatError(f"{what}: two members have the same name")
         return links
 
     def _names(self, address: int, what: str) -> bytes:
@@ -254,7 +253,7 @@ class _Reader:
     def _dataset(self, parts: dict[int, Message], attributes: dict[str, Attribute], what: str) -> StoredItems:
         """Return a dataset as a tensor, after checking that all items are within the file."""
         if DATATYPE not in parts or DATASPACE not in parts:
-            raise FormatError(f"{what}: a dataset without type or shape")
+            raise FormatError(f"{what}: the dataset has no type or shape")
         kind = datatype(parts[DATATYPE].fields(what), what)
         shape = dataspace(parts[DATASPACE].fields(what), what)
         mark = attributes.get(BFLOAT16[0])
@@ -262,7 +261,7 @@ class _Reader:
         if (kind.kind, kind.size) == ("opaque", 2) and mark and mark.values == [BFLOAT16[1]]:
             stored = "bfloat16"
         if not stored or shape is None:
-            raise FormatError(f"{what}: not numbers or booleans of a type that is read")
+            raise FormatError(f"{what}: the type is not supported; only numbers and booleans are")
         elements = self._budget.tensor(shape, kind.size, what)
         _ = STORED_TYPES[stored].dtype  # may require ml_dtypes
         place, nbytes = layout(parts[LAYOUT].fields(what), len(shape), what), elements * kind.size
@@ -275,13 +274,13 @@ class _Reader:
         if place.inline is not None or not nbytes:
             inline = (place.inline or b"")[:nbytes]
             if len(inline) != nbytes:
-                raise FormatError(f"{what}: {len(inline)} bytes; {stored} of shape {shape} has {nbytes}")
+                raise FormatError(f"{what}: {len(inline)} bytes; {stored} of shape {shape} requires {nbytes}")
             return StoredItems(stored, shape, 0, nbytes, 0, kind.big_endian, inline)
         if place.address == UNDEFINED:
-            raise FormatError(f"{what}: it has no items, which nobody has written")
+            raise FormatError(f"{what}: the dataset has no items, because they were never written")
         if place.size != nbytes or place.address > self._size - nbytes:
             raise FormatError(
-                f"{what}: {place.size:,} bytes, or outside of the file; {stored} of shape {shape} has {nbytes:,}"
+                f"{what}: {place.size:,} bytes, or outside the file; {stored} of shape {shape} requires {nbytes:,}"
             )
         return StoredItems(stored, shape, self._base + place.address, nbytes, 0, kind.big_endian)
 
@@ -304,11 +303,11 @@ class _Reader:
                 not offset % part and offset < extent for offset, part, extent in zip(at, chunk, shape, strict=True)
             )
             if not inside or at in found or address > self._size - size or mask >= 1 << len(pipeline):
-                raise FormatError(f"{what}: a chunk at {at} that does not fit, or is there twice")
+                raise FormatError(f"{what}: the chunk at {at} is invalid or occurs twice")
             used = tuple(number for place, number in enumerate(pipeline) if not mask >> place & 1)
             found[at] = Chunk(at, self._base + address, size, used)
         if len(found) != math.prod(counts):
-            raise FormatError(f"{what}: {len(found)} of {math.prod(counts)} chunks; the others nobody has written")
+            raise FormatError(f"{what}: only {len(found)} of {math.prod(counts)} chunks were written")
         return tuple(found[at] for at in sorted(found))
 
     # -------------------------------------------------------------------------------------------- attributes
@@ -316,7 +315,7 @@ class _Reader:
         self._budget.charge("max_names", 1, "objects and attributes of the HDF5 file")
         raw = attribute(message.fields(what), what)
         if raw.name in into or not raw.name:
-            raise FormatError(f"{what}: an attribute without a name, or there twice")
+            raise FormatError(f"{what}: an attribute has no name or occurs twice")
         if raw.type.kind in ("other", "opaque"):
             found.left_out.append(f"{raw.name[:80]!a} of {what}")
             return
@@ -331,7 +330,7 @@ class _Reader:
             items = [self._in_heap(item, what) for item in items]
         texts = [text_of(item.rstrip(b"\0"), what) for item in items]
         if any("\0" in text for text in texts):
-            raise FormatError(f"{what}: a text with a zero byte")
+            raise FormatError(f"{what}: a string contains a NUL byte")
         return texts
 
     def _in_heap(self, reference: bytes, what: str) -> bytes:
@@ -345,13 +344,13 @@ class _Reader:
             self._heaps[address] = dict(self._collection(address, what))
         item = self._heaps[address].get(index, b"")
         if len(item) < length:
-            raise FormatError(f"{what}: a text of {length} bytes is not where it should be")
+            raise FormatError(f"{what}: a string of {length} bytes is missing from the heap")
         return item[:length]
 
     def _collection(self, address: int, what: str) -> Iterator[tuple[int, bytes]]:
         head = MessageReader(self._read(address, 16), what)
         if head.bytes(8) != b"GCOL\1\0\0\0":
-            raise FormatError(f"{what}: the heap of its texts is damaged")
+            raise FormatError(f"{what}: the heap of strings is damaged")
         fields = MessageReader(self._read(address + 16, max(head.number(8) - 16, 0)), what)
         while fields.left >= 16 and (index := fields.number(2)):
             fields.bytes(6)

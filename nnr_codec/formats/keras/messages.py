@@ -74,7 +74,7 @@ class Message:
     def fields(self, what: str) -> MessageReader:
         """Return a reader of the data; FormatError for shared messages."""
         if self.flags & _SHARED:
-            raise FormatError(f"{what}: shared messages (committed types) are not read")
+            raise FormatError(f"{what}: shared messages (committed types) are not supported")
         return MessageReader(self.data, what)
 
 
@@ -144,7 +144,7 @@ def dataspace(fields: MessageReader, what: str) -> tuple[int, ...] | None:
     """Read the extents; return None for a null dataspace, which has no items."""
     version, rank, flags = fields.number(1), fields.number(1), fields.number(1)
     if version not in (1, 2) or rank > _MAX_RANK:
-        raise FormatError(f"{what}: a dataspace of version {version} with {rank} dimensions")
+        raise FormatError(f"{what}: a dataspace of version {version} with {rank} dimensions is not supported")
     kind = fields.number(1)
     if version == 1:
         fields.bytes(4)
@@ -159,9 +159,9 @@ def datatype(fields: MessageReader, what: str) -> HdfType:
     head, bits, size = fields.number(1), fields.number(3), fields.number(4)
     kind, version = head & 15, head >> 4
     if version not in (1, 2, 3):
-        raise FormatError(f"{what}: a datatype of version {version}")
+        raise FormatError(f"{what}: datatype version {version} is not supported")
     if not size:
-        raise FormatError(f"{what}: a datatype of no bytes")
+        raise FormatError(f"{what}: the datatype has size 0")
     if kind in (0, 1):
         return _number(kind, bits, size, fields)
     if kind == 3:
@@ -210,18 +210,18 @@ def layout(fields: MessageReader, rank: int, what: str) -> DatasetLayout:
     """Read the location of the items."""
     version, kind = fields.number(1), fields.number(1)
     if version != 3:
-        raise FormatError(f"{what}: its layout (version {version}) is one of those that are not read, as virtual ones")
+        raise FormatError(f"{what}: layout version {version}, such as of virtual datasets, is not supported")
     if kind == 0:
         return DatasetLayout(inline=fields.bytes(fields.number(2)))
     if kind == 1:
         return DatasetLayout(fields.number(8), fields.number(8))
     if kind != 2:
-        raise FormatError(f"{what}: its layout has the unknown class {kind}")
+        raise FormatError(f"{what}: unknown layout class {kind}")
     dimensions = fields.number(1)
     address = fields.number(8)
     chunk = tuple(fields.number(4) for _ in range(dimensions))[:-1]
     if len(chunk) != rank or not rank or 0 in chunk:
-        raise FormatError(f"{what}: chunks of {chunk} in {rank} dimensions")
+        raise FormatError(f"{what}: chunks of shape {chunk} in {rank} dimensions")
     return DatasetLayout(address, chunk=chunk)
 
 
@@ -229,7 +229,7 @@ def filters(fields: MessageReader, what: str) -> tuple[int, ...]:
     """Read the filters of chunks, in the order of application: 1 deflate, 2 shuffle."""
     version, count = fields.number(1), fields.number(1)
     if version not in (1, 2):
-        raise FormatError(f"{what}: a filter pipeline of version {version}")
+        raise FormatError(f"{what}: filter pipeline version {version} is not supported")
     if version == 1:
         fields.bytes(6)
     found = []
@@ -241,7 +241,7 @@ def filters(fields: MessageReader, what: str) -> tuple[int, ...]:
         fields.bytes(length + (-length % 8 if version == 1 else 0))
         fields.bytes(4 * values + (4 if version == 1 and values % 2 else 0))
         if number not in (_DEFLATE, _SHUFFLE) or number in found:
-            raise FormatError(f"{what}: filter {number}; only gzip and shuffle are read, once each")
+            raise FormatError(f"{what}: filter {number} is not supported; only gzip and shuffle are, once each")
         found.append(number)
     return tuple(found)
 
@@ -251,7 +251,7 @@ def attribute(fields: MessageReader, what: str) -> RawAttribute:
     version, flags = fields.number(1), fields.number(1)
     sizes = [fields.number(2) for _ in range(3)]
     if version not in (1, 2, 3) or (version > 1 and flags):
-        raise FormatError(f"{what}: an attribute of version {version} with flags {flags}")
+        raise FormatError(f"{what}: attribute version {version} with flags {flags} is not supported")
     if version == 3:
         fields.bytes(1)
 

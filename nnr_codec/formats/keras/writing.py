@@ -62,20 +62,16 @@ def plan(model: Model, name: str) -> KerasPlan:
     lost = []
     if as_archive:
         if config is None or in_attribute or not _is_whole(config):
-            raise FormatError(
-                "a .keras archive needs the config.json of a model that Keras 3 saved as .keras; write it as .h5"
-            )
+            raise FormatError("a .keras archive requires the config.json of a Keras 3 model; write it as .h5")
     elif config is not None and not in_attribute:
         if not name.endswith(".weights.h5"):
             raise FormatError(
-                "an .h5 file holds the older form of a model of Keras, which this is not; write it as .keras, or the "
-                "weights alone as .weights.h5"
+                "an .h5 file requires a model in the older format of Keras; write it as .keras, or the weights alone "
+                "as .weights.h5"
             )
         lost.append("the topology")
     elif name.endswith(".weights.h5") and in_attribute:
-        raise FormatError(
-            "a .weights.h5 file holds what Keras 3 writes, and this model has the older form; write it as .h5"
-        )
+        raise FormatError("a .weights.h5 file cannot store a model in the older format of Keras; write it as .h5")
     if model.topology and config is None:
         lost.append("the topology")
     if not as_archive and archive.is_beside(model.metadata):
@@ -124,14 +120,14 @@ def _check_paths(model: Model, found: Mapping[str, object]) -> None:
     for name in [*model, *filter(None, found)]:
         parts = name.split("/")
         if any(part in ("", ".") for part in parts) or not attributes.is_text(name):
-            raise FormatError(f"{name[:80]!a} is no path in an HDF5 file")
+            raise FormatError(f"{name[:80]!a} is not a valid path in an HDF5 file")
         groups.update("/".join(parts[:count]) for count in range(1, len(parts)))
     for name in model:
         dtype = described(model, name)[0]
         if dtype.name not in _TYPES:
             raise lacks_type(f"tensor {name[:80]!a}", dtype, "keras")
         if name in groups:
-            raise FormatError(f"{name[:80]!a} is a tensor; HDF5 has no others below it")
+            raise FormatError(f"{name[:80]!a} is both a tensor and a group, which HDF5 does not permit")
 
 
 def _write_hdf5(model: Model, plan: KerasPlan, file: BinaryIO) -> None:
@@ -156,7 +152,7 @@ def _write_hdf5(model: Model, plan: KerasPlan, file: BinaryIO) -> None:
 
 
 def _h5py() -> Any:
-    return require("h5py", "keras", "writing models of Keras")
+    return require("h5py", "keras", "writing Keras models")
 
 
 def _write_tensor(target: Any, name: str, model: Model) -> Any:

@@ -143,7 +143,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     if quantization is not None:
         read = read_quantization(quantization, limits)
         wrong = doubtful(read, identifiers_of(graph.document))
-        _warn(f"{QUANT} lists what is no identifier of the graph, or twice", [entry.tensor for _, _, entry in wrong])
+        _warn(f"{QUANT} lists unknown or repeated identifiers", [entry.tensor for _, _, entry in wrong])
         quantized = read.tensors
     topology = Topology(NAME, container.texts[GRAPH], quantization)
     groups = _spellings(graph.variables)
@@ -162,14 +162,16 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     for found in several:
         for path in found[1:]:
             if not _same(arrays[path], arrays[found[0]]):
-                raise FormatError(f"{found[0]} and {path} differ, but their labels are equal but for case (NNEF 4.1.3)")
+                raise FormatError(
+                    f"{found[0]} and {path} differ, although their labels differ only in case (NNEF 4.1.3)"
+                )
     strangers = _strangers(container.files, {GRAPH, QUANT, *wanted})
     if strangers and strict:
-        raise FormatError(f"files that are no part of the model, and that nothing carries: {listed(strangers)}")
-    _warn("files that are no part of the model are left out", strangers)
+        raise FormatError(f"files do not belong to the model and would be lost: {listed(strangers)}")
+    _warn("files that do not belong to the model are left out", strangers)
     told = {variable.label.casefold() for variable in graph.variables if variable.identifier in quantized}
     untold = [name for name in files if headers[files[name][0]].is_quantized and name.casefold() not in told]
-    _warn(f"integers in variables of scalars, whose meaning no {QUANT} tells", untold)
+    _warn(f"integers in scalar variables without an entry in {QUANT}", untold)
     metadata = {
         _HEADER_KEY + label: header.fields.hex()
         for name, labels in groups.items()
@@ -271,7 +273,7 @@ def _check_fit(header: TensorFileHeader, variable: Variable, graph: NnefGraph, p
         raise FormatError(f"{path} has shape {header.shape}; {GRAPH}:{graph.line(variable)} says {variable.shape}")
     if header.data_type != variable.dtype:
         raise FormatError(
-            f"{path} holds {header.dtype}, which is {header.data_type} data; {GRAPH}:{graph.line(variable)} says"
+            f"{path} contains {header.dtype}, which is {header.data_type} data; {GRAPH}:{graph.line(variable)} says"
             f" {variable.dtype} (NNEF 1.0.3, 5.2.1)"
         )
 
@@ -313,12 +315,12 @@ def _outputs(model: Model, *, portable: bool = False) -> Iterator[Output]:
         name = next((label for label in labels if label in model.tensors), spelled.get(labels[0].casefold()))
         if name is None:
             raise FormatError(
-                f"the model has no tensor {labels[0]!r}, a variable in line {graph.line(variables[labels[0]])}"
+                f"the model has no tensor {labels[0]!r} for the variable in line {graph.line(variables[labels[0]])}"
             )
         sources.update({paths[label]: (name, variables[label]) for label in labels})
     used = {name for name, _ in sources.values()}
     unused = [name for name in model if name not in used]
-    _warn("tensors that are no variables of the graph are left out", unused, depth=2)
+    _warn("tensors that are not variables of the graph are left out", unused, depth=2)
     return _generate(model, texts, sources, graph)
 
 

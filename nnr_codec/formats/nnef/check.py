@@ -68,14 +68,16 @@ class Checker(Invoker):
     def run(self) -> None:
         """Check the whole document."""
         if self.document.version != "1.0":
-            self.tell("version-known", f"version {self.document.version}; there is 1.0 only", self.document)
+            self.tell(
+                "version-known", f"unknown version {self.document.version}; the only version is 1.0", self.document
+            )
         self.check_extensions()
         names: set[str] = set()
         for fragment in self.document.fragments:
             name = fragment.name.name
             if name in names or (name in standard() and name not in later_operations()):
-                what = "two fragments are" if name in names else "an operation of the standard is"
-                self.tell("fragment-unique", f"{what} called {name!r}", fragment.name)
+                what = "two fragments" if name in names else "a standard operation"
+                self.tell("fragment-unique", f"{name!r} is the name of {what}", fragment.name)
             names.add(name)
             self.check_declaration(fragment)
             self.check_fragment(fragment)
@@ -91,23 +93,23 @@ class Checker(Invoker):
                 not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) for name in extension.names)
                 or not extension.names
             ):
-                self.tell("extension-name", f"{extension.text[:40]!a} is no list of identifiers", extension)
+                self.tell("extension-name", f"{extension.text[:40]!a} is not a list of identifiers", extension)
             elif "," in extension.text:
                 self.tell(
                     "extension-name",
-                    "commas between names, which Khronos' parser asks for, are not in 3.2.4",
+                    "commas between names, which Khronos' parser requires, are not in 3.2.4",
                     extension,
                 )
             for name in extension.names:
                 if name.startswith("KHR_") and name not in (_FRAGMENTS, _OPERATORS):
-                    self.tell("extension-name", f"Khronos has no extension {name[:60]!r}", extension)
+                    self.tell("extension-name", f"Khronos does not define extension {name[:60]!r}", extension)
         if self.document.fragments and _FRAGMENTS not in enabled:
-            self.tell("fragment-extension", f"fragments need 'extension {_FRAGMENTS};'", self.document.fragments[0])
+            self.tell("fragment-extension", f"fragments require 'extension {_FRAGMENTS};'", self.document.fragments[0])
         if _OPERATORS not in enabled:
             found = list(self._extended())
             if found:
-                more = f"; {len(found)} do" if len(found) > 1 else ""
-                self.tell("operator-extension", f"expressions need 'extension {_OPERATORS};'{more}", found[0])
+                more = f" ({len(found)} expressions)" if len(found) > 1 else ""
+                self.tell("operator-extension", f"expressions require 'extension {_OPERATORS};'{more}", found[0])
 
     def _extended(self) -> Iterator[Expression]:
         """Yield the outermost expressions outside the flat grammar."""
@@ -123,13 +125,13 @@ class Checker(Invoker):
         for parameter in (*fragment.parameters, *fragment.results):
             name = parameter.name.name
             if name in names:
-                self.tell("parameter-unique", f"two parameters or results are called {name!r}", parameter)
+                self.tell("parameter-unique", f"{name!r} is the name of two parameters or results", parameter)
             names.add(name)
         types = [declared(parameter.type) for parameter in fragment.parameters]
         results = [declared(result.type) for result in fragment.results]
         for type_, parameter in zip(types + results, (*fragment.parameters, *fragment.results), strict=True):
             if len({isinstance(part, TensorOf) for part in parts(type_)}) > 1:
-                self.tell("mixed-tuple", f"{spelled(type_)} has tensors and attributes", parameter)
+                self.tell("mixed-tuple", f"{spelled(type_)} contains both tensors and attributes", parameter)
         for type_, parameter in zip(types, fragment.parameters, strict=True):
             if attributes and not is_attribute(type_):
                 self.tell("tensors-first", f"tensor {parameter.name.name!r} comes after an attribute", parameter)
@@ -140,7 +142,11 @@ class Checker(Invoker):
                     self.tell("default-type", f"{spelled(given)} cannot be cast to {spelled(type_)}", parameter.default)
         for type_, result in zip(results, fragment.results, strict=True):
             if not all(isinstance(part, TensorOf) and part.item != "" for part in parts(type_)):
-                self.tell("result-type", f"result {result.name.name!r} is {spelled(type_)}", result)
+                self.tell(
+                    "result-type",
+                    f"result {result.name.name!r} is {spelled(type_)}, not a tensor with a data type",
+                    result,
+                )
         if fragment.generic != any(is_generic(type_) for type_ in types + results):
             what = "is generic, but has no generic type" if fragment.generic else "has a generic type; '<?>' is missing"
             self.tell("generic-declaration", f"fragment {fragment.name.name!r} {what}", fragment.name)
@@ -182,7 +188,7 @@ class Checker(Invoker):
         externals: set[str] = set()
         for name in (*graph.parameters, *graph.results):
             if name.name in seen:
-                self.tell("parameter-unique", f"two parameters or results are called {name.name!r}", name)
+                self.tell("parameter-unique", f"{name.name!r} is the name of two parameters or results", name)
             seen.add(name.name)
         for assignment in self.graph_body:
             call = assignment.value
@@ -192,7 +198,7 @@ class Checker(Invoker):
             if _calls(call, "external") and isinstance(assignment.target, Identifier):
                 externals.add(assignment.target.name)
                 if assignment.target.name not in parameters:
-                    message = f"{assignment.target.name!r} is external, but no parameter of the graph"
+                    message = f"{assignment.target.name!r} is external, but not a parameter of the graph"
                     self.tell("graph-parameter", message, assignment)
         self.check_body(self.graph_body)
         for parameter in graph.parameters:
@@ -219,7 +225,7 @@ class Checker(Invoker):
         match target:
             case Identifier(name=name):
                 if name in self.scope:
-                    self.tell("single-assignment", f"{name!r} is a parameter or assigned already", target)
+                    self.tell("single-assignment", f"{name!r} is a parameter or already assigned", target)
                 if self.in_graph and (isinstance(type_, ArrayOf | TupleOf) or type_ in PRIMITIVES):
                     self.tell("identifier-tensor", f"{name!r} is {spelled(type_)}, not a tensor", target)
                     type_ = None

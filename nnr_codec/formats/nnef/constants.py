@@ -61,23 +61,23 @@ def _add(left: Value, right: Value, at: Expression, text: Text) -> Value:
 
 def _multiply(left: Value, right: Value, at: Expression, text: Text) -> Value:
     if not isinstance(right, int):
-        text.fail("'*' needs an integer on its right", at.start, "3.3.3")
+        text.fail("the right operand of '*' must be an integer", at.start, "3.3.3")
     if isinstance(left, int):
         return left * right
     if len(left) * right > _MAX_STRING:
-        text.fail("a repetition that is too long", at.start)
+        text.fail("the repetition is too long", at.start)
     return left * right
 
 
 def _bounded(value: Value, at: Expression, text: Text) -> Value:
     if isinstance(value, int) and abs(value) >= _MAX_INTEGER:
-        text.fail("an integer that is too large", at.start)
+        text.fail("the integer is too large", at.start)
     if isinstance(value, str) and len(value) > _MAX_STRING:
-        text.fail("a string that is too long", at.start)
+        text.fail("the string is too long", at.start)
     if isinstance(value, list) and len(value) > MAX_RANK:
         _too_long(at, text)
     return value
 
 
 def _too_long(at: Expression, text: Text) -> NoReturn:
-    text.fail(f"a list of more than {MAX_RANK} items; {MAX_RANK} is the highest rank", at.start, "5.2")
+    text.fail(f"the list has more than {MAX_RANK} items, the maximum rank", at.start, "5.2")

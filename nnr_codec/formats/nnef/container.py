@@ -95,8 +95,8 @@ def open_container(source: Path | BinaryIO, limits: Limits) -> Container:
         container = _Text(source, limits)
     if GRAPH not in container.texts:
         deeper = [name for name in container.files if name.endswith("/" + GRAPH)]
-        where = f", only {deeper[0]!a}; the model must be at the top" if deeper else ""
-        raise FormatError(f"no {GRAPH}{where}")
+        where = f"; found only {deeper[0]!a}, but the model must be at the top" if deeper else ""
+        raise FormatError(f"{GRAPH} is missing{where}")
     return container
 
 

@@ -56,7 +56,9 @@ def parse_graph(data: bytes, limits: Limits | None = None, source: str = "graph.
     text = Text(data, source, "4.1.3")
     for fragment in document.fragments:
         for _, call in _variables(fragment.body or ()):
-            text.fail(f"a variable in fragment {fragment.name.name!r}; only the graph may have them", call.start)
+            text.fail(
+                f"fragment {fragment.name.name!r} contains a variable; only the graph may contain variables", call.start
+            )
     variables: list[Variable] = []
     what = f"variables of {source}"
     for identifier, call in _variables(document.graph.body):
@@ -121,10 +123,10 @@ def _variables(body: Sequence[Assignment | Variable]) -> Iterator[tuple[str, Inv
 def _variable(identifier: str, call: Invocation, text: Text, limits: Limits) -> Variable:
     dtype = call.generic or "scalar"
     if dtype not in DATA_TYPES:
-        text.fail(f"a variable of {dtype!r}; there are {', '.join(DATA_TYPES)}", call.start)
+        text.fail(f"a variable of {dtype!r}; the type must be {', '.join(DATA_TYPES)}", call.start)
     arguments = _arguments(call, text)
     if len(arguments) < len(_PARAMETERS):
-        text.fail("a variable needs shape and label", call.start)
+        text.fail("a variable requires shape and label", call.start)
     label, shape = _label(arguments["label"], text, limits), _shape(arguments["shape"], text)
     return Variable(call.start, call.end, call.start, identifier, dtype, shape, label)
 
@@ -152,7 +154,7 @@ def _arguments(call: Invocation, text: Text) -> dict[str, Expression]:
 def _label(expression: Expression, text: Text, limits: Limits) -> str:
     value = evaluate(expression, text)
     if not isinstance(value, str):
-        text.fail("a label is a string", expression.start)
+        text.fail("the label must be a string", expression.start)
     _check_size(value, text, limits)
     if not is_legal(value):
         text.fail(f"label {value[:80]!a} is empty or has characters that NNEF does not permit", expression.start)
@@ -167,11 +169,11 @@ def _check_size(label: str, text: Text, limits: Limits) -> None:
 def _shape(expression: Expression, text: Text) -> tuple[int, ...]:
     value = evaluate(expression, text)
     if not isinstance(value, list):
-        text.fail("a shape is a list of integers", expression.start)
+        text.fail("the shape must be a list of integers", expression.start)
     extents = []
     for extent in value:
         if not isinstance(extent, int) or not 1 <= extent <= MAX_EXTENT:
-            text.fail(f"extents of a shape are integers from 1 to {MAX_EXTENT}", expression.start)
+            text.fail(f"extents must be integers from 1 to {MAX_EXTENT}", expression.start)
         extents.append(extent)
     return tuple(extents)
 
@@ -183,5 +185,5 @@ def _check_shared(variables: Sequence[Variable], text: Text) -> None:
         other = first.setdefault(variable.label.casefold(), variable)
         if (other.shape, other.dtype) != (variable.shape, variable.dtype):
             line = text.place(other.call)[0]
-            message = f"label {variable.label!r} is that of line {line}, with another shape or data type"
+            message = f"label {variable.label!r} is also used in line {line}, with another shape or data type"
             text.fail(message, variable.call)

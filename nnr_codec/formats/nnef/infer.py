@@ -71,7 +71,7 @@ class Inference(ABC):
             case Identifier(name=name):
                 if name not in self.scope and name not in self.unknown and name not in self.vendor:
                     self.unknown.add(name)
-                    self.tell("use-before-assignment", f"{name!r} is not assigned before", expression)
+                    self.tell("use-before-assignment", f"{name!r} is used before it is assigned", expression)
                 return self.scope.get(name)
             case Array(items=items):
                 type_: Type = ""
@@ -108,7 +108,7 @@ class Inference(ABC):
 
     def expect(self, given: Type, wanted: Type, node: SyntaxNode) -> None:
         if not castable(given, wanted):
-            self.tell("expression-type", f"{spelled(given)} where {spelled(wanted)} is asked for", node)
+            self.tell("expression-type", f"{spelled(given)} where {spelled(wanted)} is expected", node)
 
     def unify(self, one: Type, other: Type, node: SyntaxNode) -> Type:
         type_, found = common(one, other)
@@ -154,14 +154,14 @@ class Inference(ABC):
         return "logical" if is_test else left
 
     def _mismatch(self, operator: str, left: Type, right: Type, node: SyntaxNode) -> None:
-        self.tell("expression-type", f"{operator!r} between {spelled(left)} and {spelled(right)}", node)
+        self.tell("expression-type", f"{operator!r} cannot combine {spelled(left)} and {spelled(right)}", node)
 
     def comprehension(self, expression: Comprehension) -> Type:
         types: dict[str, Type] = {}
         for iterator, array in expression.iterators:
             type_ = self.infer(array)
             if type_ is not None and not isinstance(type_, ArrayOf):
-                self.tell("expression-type", f"{iterator.name!r} runs through {spelled(type_)}, no array", array)
+                self.tell("expression-type", f"{iterator.name!r} iterates over {spelled(type_)}, not an array", array)
             types[iterator.name] = type_.item if isinstance(type_, ArrayOf) else None
         hidden = {name: self.scope[name] for name in types if name in self.scope}
         self.scope.update(types)
@@ -184,7 +184,7 @@ class Inference(ABC):
             index = expression.first.value
             if isinstance(index, int) and index < len(type_.items):
                 return type_.items[index]
-        self.tell("expression-type", f"a subscript of {spelled(type_)} that it does not have", expression)
+        self.tell("expression-type", f"invalid subscript of {spelled(type_)}", expression)
         return None
 
     def builtin(self, function: str, type_: Type, node: SyntaxNode) -> Type:
@@ -192,10 +192,10 @@ class Inference(ABC):
             return SHAPE
         if function in PRIMITIVES:
             if isinstance(type_, TensorOf | ArrayOf | TupleOf):
-                self.tell("expression-type", f"{function} of {spelled(type_)}", node)
+                self.tell("expression-type", f"{function} is not defined for {spelled(type_)}", node)
             return function
         if type_ not in (None, GENERIC, "string") and not isinstance(type_, ArrayOf):
-            self.tell("expression-type", f"{function} of {spelled(type_)}, no array", node)
+            self.tell("expression-type", f"{function} requires an array, got {spelled(type_)}", node)
         return "integer" if function == "length_of" else SHAPE
 
 

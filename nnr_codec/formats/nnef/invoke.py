@@ -90,9 +90,9 @@ class Invoker(Inference):
         if signature is None:
             for argument in call.arguments:
                 self.infer(argument.value)
-            what = f"no operation or fragment is called {name[:60]!r}"
+            what = f"unknown operation {name[:60]!r}"
             if self.vendor:
-                self.tell("vendor-operation", f"{what}; it may be of a vendor", call)
+                self.tell("vendor-operation", f"{what}; it may belong to a vendor's extension", call)
             else:
                 self.tell("operation-known", what, call)
             return None
@@ -127,11 +127,15 @@ class Invoker(Inference):
                 return ""
             if position >= len(signature.names):
                 count = len(signature.names)
-                self.tell("argument-count", f"{operation} has {count} parameter{'' if count == 1 else 's'}", argument)
+                self.tell(
+                    "argument-count",
+                    f"too many arguments: {operation} has {count} parameter{'' if count == 1 else 's'}",
+                    argument,
+                )
                 return ""
             name = signature.names[position]
             if is_attribute(signature.types[name]):
-                self.tell("attribute-named", f"attribute {name!r} of {operation} without its name", argument)
+                self.tell("attribute-named", f"attribute {name!r} of {operation} must be a named argument", argument)
             return name
         name = argument.name.name
         if name not in signature.types:
@@ -148,7 +152,7 @@ class Invoker(Inference):
         if count:
             first = next(name for name in signature.names if name in signature.required and name not in given)
             more = f" and {count - 1} more" if count > 1 else ""
-            self.tell("argument-missing", f"{signature.fragment.name.name} lacks {first!r}{more}", call)
+            self.tell("argument-missing", f"{signature.fragment.name.name} requires {first!r}{more}", call)
 
     def check_types(
         self, call: Invocation, signature: Signature, given: Mapping[str, tuple[Argument, Type]]
@@ -158,9 +162,7 @@ class Invoker(Inference):
         for name, (argument, type_) in given.items():
             wanted = substitute(signature.types[name], generic)
             if not castable(type_, wanted):
-                message = (
-                    f"{name!r} of {signature.fragment.name.name} is {spelled(wanted)}, but is given {spelled(type_)}"
-                )
+                message = f"{name!r} of {signature.fragment.name.name} must be {spelled(wanted)}, got {spelled(type_)}"
                 self.tell("argument-type", message, argument.value)
         return generic
 
@@ -172,7 +174,7 @@ class Invoker(Inference):
             elif call.generic == GENERIC and not self.generic:
                 self.tell("generic-argument", "'?' outside a generic fragment", call)
             elif call.generic not in (GENERIC, *PRIMITIVES):
-                self.tell("generic-argument", f"{call.generic!r} is no primitive type", call)
+                self.tell("generic-argument", f"{call.generic!r} is not a primitive type", call)
             else:
                 return call.generic
             return None
@@ -185,9 +187,11 @@ class Invoker(Inference):
             found |= candidates(signature.types[parameter], type_)
         known = sorted(item for item in found if item)
         if len(known) > 1 and GENERIC not in known:
-            self.tell("generic-argument", f"the type of {name} may be {' or '.join(known)}", call)
+            self.tell("generic-argument", f"the type of {name} is ambiguous: {' or '.join(known)}", call)
         elif not found and given:
-            self.tell("generic-argument", f"the type of {name} follows from no argument", call)
+            self.tell(
+                "generic-argument", f"the type of {name} cannot be deduced from its arguments; give it in <>", call
+            )
         return known[0] if len(known) == 1 else None
 
     # The operations of the standard
@@ -201,9 +205,9 @@ class Invoker(Inference):
     ) -> None:
         name = call.operation.name
         if name in later_operations():
-            self.tell("later-operation", f"{name} is an operation of NNEF 1.0.4", call)
+            self.tell("later-operation", f"{name} requires NNEF 1.0.4", call)
         if name == "linear_quantize":
-            self.tell("deprecated", f"{name} is called min_max_{name} since NNEF 1.0.3", call, "4.9.5")
+            self.tell("deprecated", f"{name} was renamed to min_max_{name} in NNEF 1.0.3", call, "4.9.5")
         for parameter, (argument, _) in given.items():
             self.check_value(name, parameter, argument.value)
         if name == "constant" and {"shape", "value"} <= given.keys():
@@ -211,9 +215,9 @@ class Invoker(Inference):
         if name not in GRAPH_ONLY:
             return
         if not self.in_graph:
-            self.tell("graph-only", f"{name} in a fragment", call)
+            self.tell("graph-only", f"{name} is not permitted in a fragment", call)
         elif name == "external" and not identifier:
-            self.tell("graph-parameter", "the result of external is no parameter of the graph", call)
+            self.tell("graph-parameter", "the result of external is not a parameter of the graph", call)
         elif name == "variable" and {"shape", "label"} <= given.keys():
             self.take_variable(call, given, generic, identifier or "")
         elif name == "update" and "variable" in given:
@@ -222,30 +226,30 @@ class Invoker(Inference):
     def check_value(self, name: str, parameter: str, value: Expression) -> None:
         modes, clause = MODES.get((name, parameter), ((), ""))
         if modes and isinstance(value, Literal) and isinstance(value.value, str) and value.value not in modes:
-            message = f"{parameter} {value.value[:40]!a} of {name}; there are {', '.join(modes)}"
+            message = f"unknown {parameter} {value.value[:40]!a} of {name}; choose one of {', '.join(modes)}"
             self.tell("argument-value", message, value, clause)
         if parameter not in LEAST or name in ("reshape", "variable"):
             return
         least, clause = LEAST[parameter]
         items = _integers(value)
         if any(item < least for item in items):
-            self.tell("argument-value", f"{parameter} of {name} is at least {least}", value, clause)
+            self.tell("argument-value", f"{parameter} of {name} must be at least {least}", value, clause)
         if parameter == "axes" and len(set(items)) < len(items):
-            self.tell("argument-value", f"axes of {name} are different", value, clause)
+            self.tell("argument-value", f"axes of {name} must be distinct", value, clause)
 
     def check_constant(self, shape: Expression, value: Expression) -> None:
         if isinstance(value, Array) and isinstance(shape, Array) and len(_integers(shape)) == len(shape.items):
             volume = math.prod(_integers(shape)) if len(shape.items) <= MAX_RANK else 0
             if volume and len(value.items) not in (1, volume):
-                self.tell("argument-value", f"{len(value.items)} values do not fill the shape", value, "4.1.2")
+                self.tell("argument-value", f"{len(value.items)} values do not match the shape", value, "4.1.2")
 
     def check_update(self, variable: Expression) -> None:
         if not isinstance(variable, Identifier):
-            self.tell("update-variable", "what is updated is no identifier of a variable", variable)
+            self.tell("update-variable", "the target of update must be the identifier of a variable", variable)
         elif variable.name not in self.stored:
-            self.tell("update-variable", f"{variable.name!r} is no variable", variable)
+            self.tell("update-variable", f"{variable.name!r} is not a variable", variable)
         elif variable.name in self.updated:
-            self.tell("update-variable", f"{variable.name!r} is updated already", variable)
+            self.tell("update-variable", f"{variable.name!r} is already updated", variable)
         else:
             self.updated.add(variable.name)
 
@@ -255,7 +259,7 @@ class Invoker(Inference):
         self, call: Invocation, given: Mapping[str, tuple[Argument, Type]], generic: str | None, identifier: str
     ) -> None:
         if generic == "string":
-            self.tell("generic-argument", "a variable of strings, for which there are no tensor files", call)
+            self.tell("generic-argument", "a variable cannot have type string", call)
         shape_type, label_type = given["shape"][1], given["label"][1]
         shape = self.shape(given["shape"][0].value) if castable(shape_type, SHAPE) else None
         label = self.label(given["label"][0].value) if castable(label_type, "string") else None
@@ -276,7 +280,7 @@ class Invoker(Inference):
             return None
         extents = [extent for extent in value if isinstance(extent, int) and 1 <= extent <= MAX_EXTENT]
         if len(extents) < len(value) or len(value) > MAX_RANK:
-            self.tell("variable-shape", f"extents are integers from 1 to {MAX_EXTENT}", expression)
+            self.tell("variable-shape", f"extents must be integers from 1 to {MAX_EXTENT}", expression)
             return None
         return tuple(extents)
 
@@ -285,7 +289,7 @@ class Invoker(Inference):
         if not isinstance(value, str):
             return None
         if not is_legal(value):
-            self.tell("label", f"label {value[:80]!a} is empty or has other characters", expression)
+            self.tell("label", f"label {value[:80]!a} is empty or has characters that NNEF does not permit", expression)
             return None
         return value
 

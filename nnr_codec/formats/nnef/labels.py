@@ -12,8 +12,6 @@ nothing is unpacked, and to folders except on Windows: tract, the tools of Khron
 
 The following labels are rejected:
 
-Refused are labels
-
 * labels with characters that NNEF does not permit; permitted are ``[A-Za-z0-9_-./\\]`` (NNEF 1.0, 4.1.3);
 * labels with a component that is empty or consists of dots, where ``\\`` separates components like ``/``, or with a
   component longer than 255 bytes in the portable path;
@@ -66,10 +64,10 @@ def label_path(label: str) -> str:
         raise FormatError(f"label {label[:80]!r} is empty or has characters that NNEF does not permit (4.1.3)")
     path = label.removeprefix("/") + _SUFFIX
     if nameless := _NAMELESS.search(label.removeprefix("/")):
-        raise FormatError(f"label {label[:80]!r} has a component {nameless[1][:80]!r} and cannot be the name of a file")
+        raise FormatError(f"label {label[:80]!r} has a component {nameless[1][:80]!r} and cannot be a file name")
     # A character becomes at most three.
     if 3 * len(path) > _LONGEST and any(len(component) > _LONGEST for component in _portable(path).split("/")):
-        raise FormatError(f"label {label[:80]!r}… has a component that is too long for the name of a file")
+        raise FormatError(f"label {label[:80]!r}… has a component that is too long for a file name")
     return path
 
 
@@ -86,7 +84,7 @@ def path_label(path: str) -> str:
     """Return the label of a tensor file from its plain or portable path; FormatError if there is none."""
     label = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), path.removesuffix(_SUFFIX))
     if path not in (label_path(label), portable_path(label)):
-        raise FormatError(f"{path!a} is not the path of a tensor file")
+        raise FormatError(f"{path!a} is not a valid path of a tensor file")
     return label
 
 
@@ -98,11 +96,11 @@ def label_paths(labels: Iterable[str], *, portable: bool = False) -> dict[str, s
     for label, path in plain.items():
         other = owners.setdefault(_fold(path), label)
         if other.casefold() != label.casefold():
-            raise FormatError(f"label {label!r} and {other!r} have the same file")
+            raise FormatError(f"labels {label!r} and {other!r} have the same file")
     # With the separator before all other characters, paths below a file sort directly after it.
     for file, path in pairwise(sorted(owners, key=lambda path: path.replace("/", "\0"))):
         if path.startswith(f"{file}/"):
-            raise FormatError(f"label {owners[path]!r} needs a folder where {owners[file]!r} has its file")
+            raise FormatError(f"label {owners[path]!r} requires a folder where {owners[file]!r} has its file")
     return {label: _portable(path) for label, path in plain.items()} if portable else plain
 
 

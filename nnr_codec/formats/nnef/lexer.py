@@ -44,7 +44,7 @@ def check_text(data: bytes, source: str) -> None:
     A byte order mark is rejected too, because NNEF readers do not treat it as white space (NNEF 1.0, 3.1).
     """
     if data.startswith(codecs.BOM_UTF8):
-        raise FormatError("a byte order mark comes before the text; save it as UTF-8 without one", where=source)
+        raise FormatError("the text begins with a byte order mark; save it as UTF-8 without one", where=source)
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:

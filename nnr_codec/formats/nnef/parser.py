@@ -159,7 +159,7 @@ class _Parser(Lexer):
         version = self.expect_kind("number")
         if not re.fullmatch(r"1(\.[0-9]+)?", version.text):
             self.fail(
-                f"version {version.text[:20]} of NNEF; this reader knows 1.x", version.start, "3.2.4", VersionError
+                f"NNEF version {version.text[:20]} is not supported; only 1.x is", version.start, "3.2.4", VersionError
             )
         self.expect(";")
         extensions = []
@@ -187,7 +187,7 @@ class _Parser(Lexer):
         start, after = self.token.start, self.token.end
         end = self.data.find(b";", after)
         if end < 0:
-            self.refuse("an extension without ';'", "3.2.4")
+            self.refuse("the extension has no ';'", "3.2.4")
         self.token = self.lex(end + 1)
         return Extension(start, end + 1, self.data[after:end].decode("utf-8").strip())
 
@@ -227,7 +227,7 @@ class _Parser(Lexer):
             default = self.expression()
             for part in walk(default):
                 if not isinstance(part, Literal | Array | Tuple | Unary):
-                    self.fail("a default value is made of literals", part.start, "3.2.2")
+                    self.fail("a default value must consist of literals", part.start, "3.2.2")
         return Parameter(name.start, self.last_end, name, kind, default)
 
     def result(self) -> Parameter:
@@ -342,7 +342,7 @@ class _Parser(Lexer):
             self.refuse(f"expected a name; {self.token.text!r} is a keyword", "3.1")
         token = self.expect_kind("name")
         if len(token.text) > _MAX_NAME:
-            self.fail(f"a name of more than {_MAX_NAME} characters", token.start, "3.1")
+            self.fail(f"the name has more than {_MAX_NAME} characters", token.start, "3.1")
         return Identifier(token.start, token.end, token.text)
 
     # One level of brackets costs three of the thousand calls that Python permits: expression, operand, and one more.
@@ -423,7 +423,7 @@ class _Parser(Lexer):
     def literal(self) -> Literal:
         token = self.token
         if len(token.text) > _MAX_DIGITS and token.kind == "number":
-            self.refuse(f"a number of more than {_MAX_DIGITS} digits", "3.1")
+            self.refuse(f"the number has more than {_MAX_DIGITS} digits", "3.1")
         self.advance()
         value: int | float | str
         if token.kind == "string":
@@ -521,7 +521,7 @@ class _Parser(Lexer):
             more = self.comma(closing)
         self.advance()
         if len(items) < least:
-            self.fail("nothing in brackets" if least == 1 else "a tuple of fewer than two items", start)
+            self.fail("the brackets are empty" if least == 1 else "a tuple requires at least two items", start)
         self.leave(height + 1)
         return tuple(items)
 

@@ -58,7 +58,7 @@ def doubtful(quantization: Quantization, identifiers: Iterable[str]) -> Iterator
         if entry.tensor in seen:
             yield "quant-unique", f"{entry.tensor[:60]!a} is listed twice", entry
         elif entry.tensor not in known:
-            yield "quant-identifier", f"{entry.tensor[:60]!a} is no identifier of the graph", entry
+            yield "quant-identifier", f"{entry.tensor[:60]!a} is not an identifier of the graph", entry
         seen.add(entry.tensor)
 
 

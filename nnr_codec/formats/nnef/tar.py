@@ -89,7 +89,7 @@ def read_index(
 
     for path, member in _walk(stream, limits):
         if path in index:
-            raise FormatError(f"the archive has two files {path!a}")
+            raise FormatError(f"the archive contains {path!a} twice")
         limits.check("max_names", len(index) + 1, "files in the archive")
         index[path] = member
         if path in texts:
@@ -141,7 +141,7 @@ def _walk(stream: io.BufferedIOBase, limits: Limits) -> Iterator[tuple[str, TarM
         if header.type == tarfile.DIRTYPE and not size:
             continue
         if header.type not in _FILES or not path:
-            raise FormatError(f"the archive has {path!a}, which is no regular file (type {header.type!r})")
+            raise FormatError(f"{path!a} in the archive is not a regular file (type {header.type!r})")
         yield path, TarMember(start, size)
         if padded:
             stream.seek(offset - 1)
@@ -176,7 +176,7 @@ class _Decoder:
         try:
             found = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            raise FormatError(f"not a tar archive, or a damaged one: {error}") from error
+            raise FormatError(f"not a tar archive, or damaged: {error}") from error
         if found.type == tarfile.REGTYPE:
             # The bytes of the checksum count as blanks.
             self._rest, self._sum, self._prefix = rest, sum(rest) + 8 * ord(" "), found.name.removesuffix(name)
@@ -196,11 +196,11 @@ def _extension(kind: bytes, data: bytes) -> dict[str, str]:
         return {"path": data.rstrip(b"\0").decode("utf-8", "surrogateescape")}
     fields = dict(_records(data))
     if any(key.startswith("GNU.sparse") for key in fields):
-        raise FormatError("the archive has a sparse file")
+        raise FormatError("the archive contains a sparse file, which is not supported")
     if kind == tarfile.XHDTYPE:
         return fields
     if not fields.keys().isdisjoint(("path", "size")):
-        raise FormatError("the archive has a global path or size")
+        raise FormatError("a global header of the archive sets a path or size, which is not supported")
     return {}
 
 
@@ -221,10 +221,10 @@ def _records(data: bytes) -> Iterator[tuple[str, str]]:
 def _size(given: str | None, size: int) -> int:
     if given is not None:
         if not (given.isascii() and given.isdigit() and len(given) < 20):
-            raise FormatError("the archive has a malformed size")
+            raise FormatError("the archive has a member with a malformed size")
         size = int(given)
     if size < 0:
-        raise FormatError("the archive has a member of negative size")
+        raise FormatError("the archive has a member with a negative size")
     return size
 
 
@@ -233,7 +233,7 @@ def _path(name: str, limits: Limits) -> str:
     limits.check("max_name_bytes", len(name), "bytes of a name in the archive")
     components = name.split("/")
     if name.startswith("/") or ".." in components or "\0" in name:
-        raise FormatError(f"the archive has a member {name!a} that is not below its folder")
+        raise FormatError(f"the archive has a member {name!a} outside its folder")
     return "/".join(component for component in components if component not in ("", "."))
 
 

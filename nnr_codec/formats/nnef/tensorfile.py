@@ -154,7 +154,9 @@ def read_header(file: BufferedIOBase, size: int, name: str) -> TensorFileHeader:
     """
     raw = file.read(HEADER_SIZE)
     if len(raw) < HEADER_SIZE:
-        raise FormatError(f"{len(raw)} bytes are too few for the header of a tensor file", where=name)
+        raise FormatError(
+            f"the file has {len(raw)} bytes; the header of a tensor file requires {HEADER_SIZE}", where=name
+        )
     try:
         header = _parsed(raw)
     except FormatError as error:
@@ -162,9 +164,11 @@ def read_header(file: BufferedIOBase, size: int, name: str) -> TensorFileHeader:
         raise
     length = header.length
     if size == HEADER_SIZE + length + 4:
-        raise FormatError("4 bytes too many, the mark of NNEF writers of 2018 whose header has 132 bytes", where=name)
+        raise FormatError(
+            "the file has 4 bytes too many, like files of NNEF tools of 2018 with a header of 132 bytes", where=name
+        )
     if size != HEADER_SIZE + length:
-        raise FormatError(f"{size} bytes; header and items need {HEADER_SIZE + length}", where=name)
+        raise FormatError(f"the file has {size:,} bytes; header and items require {HEADER_SIZE + length:,}", where=name)
     return header
 
 
@@ -173,17 +177,17 @@ def _parsed(raw: bytes) -> TensorFileHeader:
     """Parse 128 bytes; tensors of the same shape and item type share the header. FormatError without a name."""
     magic, major, minor, length, rank = _START.unpack_from(raw)
     if magic != _MAGIC:
-        raise FormatError(f"not an NNEF tensor file, it begins with {magic.hex(' ')} instead of 4e ef")
+        raise FormatError(f"not an NNEF tensor file: it begins with {magic.hex(' ')} instead of 4e ef")
     if (major, minor) != (1, 0):
-        raise FormatError(f"version {major}.{minor} of the tensor file; 1.0 is read")
+        raise FormatError(f"tensor file version {major}.{minor} is not supported; only 1.0 is")
     if rank > _MAX_RANK:
-        raise FormatError(f"rank {rank}; {_MAX_RANK} is the highest")
+        raise FormatError(f"rank {rank} exceeds the maximum of {_MAX_RANK}")
     shape = struct.unpack_from(f"<{rank}I", raw, _START.size)
     if 0 in shape:
-        raise FormatError(f"an extent of shape {shape} is 0")
+        raise FormatError(f"shape {shape} has an extent of 0")
     header = _header(shape, raw[_START.size + 4 * rank :])
     if length != header.length:
-        raise FormatError(f"the header says {length} bytes of items; shape {shape} needs {header.length}")
+        raise FormatError(f"the header declares {length} bytes of items; shape {shape} requires {header.length}")
     return header
 
 
@@ -196,15 +200,17 @@ def _header(shape: tuple[int, ...], fields: bytes) -> TensorFileHeader:
     bits, item_type, vendor, parameter, _ = _ITEMS.unpack_from(fields.ljust(HEADER_SIZE, b"\0"), unused)
     if vendor:
         whose = f"{vendor:#06x} ({_VENDORS[vendor]})" if vendor in _VENDORS else f"{vendor:#06x}"
-        raise FormatError(f"item type {item_type:#x} of vendor {whose}; NNR knows only those of NNEF")
+        raise FormatError(f"item type {item_type:#x} of vendor {whose}; only item types of NNEF are supported")
     if item_type in _MISPRINTS:
         meant = _MISPRINTS[item_type]
-        raise FormatError(f"item type {item_type:#x}, as NNEF 1.0.3 misprints {meant} ({_ITEM_TYPES[meant].name})")
+        raise FormatError(
+            f"item type {item_type:#x}, a misprint in NNEF 1.0.3; use {meant} ({_ITEM_TYPES[meant].name})"
+        )
     if item_type not in _ITEM_TYPES:
         raise FormatError(f"item type {item_type:#x}, which NNEF does not define (1.0.3, 5.2)")
     what = _ITEM_TYPES[item_type]
     if bits not in what.widths:
-        raise FormatError(f"item type {item_type:#x} ({what.name}) of {bits} bits (NNEF 1.0.3, 5.2)")
+        raise FormatError(f"item type {item_type:#x} ({what.name}) cannot have {bits} bits (NNEF 1.0.3, 5.2)")
     kind = "i" if item_type == _UNSIGNED and parameter else what.kind
     width = max(8, 1 << (bits - 1).bit_length())
     dtype: np.dtype[np.generic] = np.dtype(np.bool_) if kind == "b" else np.dtype(f"{kind}{width // 8}")
@@ -279,7 +285,10 @@ def header_of(array: Array, data_type: str | None, name: str, fields: str | None
         A tensor file cannot represent the array, the data type does not match, or ``fields`` are invalid.
     """
     if array.ndim > _MAX_RANK or array.size == 0:
-        raise FormatError(f"shape {array.shape}; NNEF has at most {_MAX_RANK} extents, each at least 1", where=name)
+        raise FormatError(
+            f"shape {array.shape} is not supported; NNEF permits at most {_MAX_RANK} extents, each at least 1",
+            where=name,
+        )
     try:
         header = None if fields is None else _header(array.shape, _digits(fields, array.ndim))
     except FormatError as error:
@@ -293,7 +302,9 @@ def header_of(array: Array, data_type: str | None, name: str, fields: str | None
         message = f"{_ITEM_TYPES[header.item_type].name} is {header.data_type} data; the variable is {data_type}"
         raise FormatError(message, where=name)
     if header.length > _MAX_LENGTH:
-        raise FormatError(f"{header.length:,} bytes; an NNEF tensor file holds at most {_MAX_LENGTH:,}", where=name)
+        raise FormatError(
+            f"the items have {header.length:,} bytes; an NNEF tensor file holds at most {_MAX_LENGTH:,}", where=name
+        )
     return header
 
 
@@ -303,7 +314,7 @@ def _digits(fields: str, rank: int) -> bytes:
         decoded = bytes.fromhex(fields)
         if len(decoded) <= HEADER_SIZE - _START.size - 4 * rank:
             return decoded
-    raise FormatError(f"{fields[:40]!a} is no part of the header of a tensor file")
+    raise FormatError(f"{fields[:40]!a} is not a valid part of a tensor file header")
 
 
 def _written(shape: tuple[int, ...], dtype: np.dtype[np.generic], data_type: str) -> TensorFileHeader:
@@ -336,7 +347,7 @@ def _pack(part: npt.NDArray[Any], header: TensorFileHeader, name: str) -> memory
     width, signed = 8 * part.dtype.itemsize, int(part.dtype.kind == "i")
     least, most = -(signed << (header.bits - 1)), (1 << (header.bits - signed)) - 1
     if part.min() < least or part.max() > most:
-        raise FormatError(f"an item does not fit the {header.bits} bits that its header says", where=name)
+        raise FormatError(f"an item does not fit the {header.bits} bits declared in the header", where=name)
     stream = np.unpackbits(part.astype(part.dtype.newbyteorder(">"), copy=False).view(np.uint8))
     return np.packbits(stream.reshape(-1, width)[:, width - header.bits :]).data
 

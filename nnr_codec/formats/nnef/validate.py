@@ -152,7 +152,7 @@ class _Validator:
             first = group[0]
             differs = (first.shape, first.dtype) != (variable.shape, variable.dtype)
             if differs and None not in (first.shape, variable.shape):
-                message = f"label {variable.label!r} is that of line {first.line}, with another shape or data type"
+                message = f"label {variable.label!r} is also used in line {first.line}, with another shape or data type"
                 checker.tell("shared-label", message, variable.call)
             try:
                 label_path(variable.label)
@@ -180,10 +180,10 @@ class _Validator:
             present = [path for path in group if path in self.names]
             if group and not present:
                 path, variable = next(iter(group.items()))
-                self.tell("data-missing", f"there is no file for the variable of {GRAPH}:{variable.line}", path)
+                self.tell("data-missing", f"the file of the variable in {GRAPH}:{variable.line} is missing", path)
             headers = {path: header for path in present if (header := self.file(path, group[path], budget))}
             if len(headers) > 1 and len({self.digest(path, header) for path, header in headers.items()}) > 1:
-                self.tell("data-shared", f"it is not the same as {present[0]}", present[-1])
+                self.tell("data-shared", f"the content differs from {present[0]}", present[-1])
             names = {variable.identifier for variable in group.values()}
             for path, header in headers.items():
                 if header.is_quantized and names.isdisjoint(listed):
@@ -227,11 +227,11 @@ class _Validator:
         for path in self.container.files:
             if path in wanted or is_hidden(path):
                 continue
-            what = "a file of a vendor"
+            what = "a vendor file"
             if re.search(r"\.dat\.[^/]*$", path):
                 what = "another version of a tensor file"
             elif path.endswith(".dat"):
-                what = "a tensor file of no variable"
+                what = "a tensor file without a variable"
                 with contextlib.suppress(FormatError):
                     what += f"; its label would be {path_label(path)!r}"
             self.tell("vendor-file", what, path)
@@ -254,7 +254,7 @@ class _QuantizationChecker(Checker):
         if name in signature.types:
             return name
         operation = signature.fragment.name.name
-        what = f"{operation} has no parameter {name[:60]!r}" if name else f"an argument of {operation} without its name"
+        what = f"{operation} has no parameter {name[:60]!r}" if name else f"an argument of {operation} has no name"
         self.tell("quant-argument", what, argument)
         return ""
 

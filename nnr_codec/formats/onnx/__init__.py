@@ -141,7 +141,7 @@ def _entry(slot: Slot, budget: Budget, file: int = 0) -> ItemLocation:
 def _read(file: BinaryIO, slot: Slot, entry: ItemLocation) -> Array:
     what = f"tensor {slot.name[:80]!a}"
     if slot.place and slot.place.location:
-        raise FormatError(f"{what}: its data are in another file; give the path of the model, not its content")
+        raise FormatError(f"{what}: its data is in another file; give the path of the model, not its content")
     return entry.read(file, what)
 
 
@@ -162,8 +162,8 @@ def _lazy(path: Path, file: BinaryIO, slots: list[Slot], budget: Budget) -> Lazy
         entry = _entry(slot, budget, number)
         end = entry.start + entry.nbytes
         if end > sizes[number]:
-            where = f"bytes {entry.start:,} to {end:,} of {location[:80]!a}, which has {sizes[number]:,}"
-            raise FormatError(f"tensor {slot.name[:80]!a}: its data are {where}", tensor=slot.name)
+            where = f"bytes {entry.start:,} to {end:,} of {location[:80]!a}, which has {sizes[number]:,} bytes"
+            raise FormatError(f"tensor {slot.name[:80]!a}: its data is {where}", tensor=slot.name)
         entries[slot.name] = entry
     return LazyTensors(files, entries)
 

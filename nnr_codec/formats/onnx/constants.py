@@ -1,4 +1,4 @@
-"""Evaluates operations on constants of few integers, by which exporters say axes, paddings and shapes."""
+"""Evaluation of operations on small integer constants, with which exporters compute axes, paddings and shapes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .proto import ConstantTensor
 
-# Items of a result and inputs of an operation.
+# Maximum number of items of a result, and of inputs of an operation.
 _MOST = 64
 
 Integers = npt.NDArray[np.int64]
@@ -19,7 +19,7 @@ _Attributes = Mapping[str, Any]
 
 
 def evaluate(operation: str, attributes: _Attributes, inputs: Sequence[ConstantTensor | None]) -> ConstantTensor | None:
-    """Return what an operation gives for constants; None where they are unknown, no integers or too many."""
+    """Return the result of an operation; None if an input is unknown, not integer or too large."""
     rule = _RULES.get(operation)
     if rule is None or not 0 < len(inputs) <= _MOST:
         return None

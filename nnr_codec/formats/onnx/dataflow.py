@@ -1,7 +1,7 @@
 """The graph of an ONNX model in the operations of :mod:`nnr_codec.topology.graph`.
 
-Nodes that cannot be expressed there have no operation, and what uses a value besides the nodes of the outer graph is
-counted by :class:`.graph.Graph`. Nodes may stand in any order. Initializers that callers can replace are no tensors.
+Nodes that cannot be expressed there have no operation. Uses of a value outside the nodes of the outer graph are counted
+by :class:`.graph.OnnxGraph`. Nodes may be in any order. Initializers that callers can replace are not tensors.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from ...topology.graph import GraphBuilder, Tensor, Value, integers
 from .constants import evaluate
 from .graph import OnnxGraph, OnnxNode
 
-#: Of BatchNormalization, as it holds it.
+#: Default epsilon of BatchNormalization, rounded to float32.
 EPSILON = float(struct.unpack("<f", struct.pack("<f", 1e-5))[0])
-#: Since this opset, operands are broadcast as numpy does, and BatchNormalization is for inference unless it says
-#: otherwise.
+#: First opset in which operands are broadcast as in numpy, and BatchNormalization is for inference by default.
 BROADCASTS = 7
-# Initializers that are inputs as well can be replaced by callers since then.
+# First IR version in which callers can replace initializers, namely those that are also inputs.
 _REPLACEABLE = 4
 _MAX_RANK = 32
 
@@ -27,7 +26,7 @@ _Made = tuple[str, dict[str, Value]]
 
 
 def flow(graph: OnnxGraph) -> topology.Graph:
-    """Return the values of a graph, which may have been read in part."""
+    """Return the values of a graph, which need not be complete."""
     return topology.Graph(_Follower(graph).run(), aligns_last=True)
 
 
@@ -51,7 +50,7 @@ class _Follower(GraphBuilder):
         return self.values
 
     def output(self, name: str) -> Value:
-        """Return what a node will give; a name that something else has means neither."""
+        """Return the value for an output of a node; a repeated name makes both values unknown."""
         value = Value()
         first = Value() if self.is_stored(name) else self.names.setdefault(name, value)
         if first is not value:
@@ -64,7 +63,7 @@ class _Follower(GraphBuilder):
         return name in self.slots or name in self.constants
 
     def node(self, node: OnnxNode, outputs: list[Value]) -> None:
-        """Follow a node that has a rule and one output."""
+        """Add a node, with its operation if it has a rule and only one output that is used."""
         rule = _RULES.get(node.operation)
         target, *others = outputs or [Value()]
         is_alone = not any(self.graph.uses[name] for name in node.outputs[1:] if name)
@@ -78,7 +77,7 @@ class _Follower(GraphBuilder):
         self.values += others
 
     def value(self, name: str) -> Value:
-        """Return the value of a name: what a node gives, a tensor, a constant or an input of the graph."""
+        """Return the value of a name: the output of a node, a tensor, a constant or an input of the graph."""
         if name not in self.names:
             found = self.names[name] = Value()
             self.values.append(found)
@@ -98,7 +97,7 @@ class _Follower(GraphBuilder):
         return self.constants[name].shape if name in self.constants else None
 
     def integers(self, node: OnnxNode, attribute: str, place: int) -> list[int] | None:
-        """Return those of an attribute, or of a constant input, as newer versions have it; None if they are unknown."""
+        """Return the integers of an attribute, or of a constant input as in newer opsets; None if unknown."""
         told = node.attributes.get(attribute)
         if told is None:
             constant = self.constants.get(_input(node, place))
@@ -115,13 +114,13 @@ class _Follower(GraphBuilder):
             inputs["bias"] = self.value(bias)
         if groups != 1:
             is_transposed, shape = node.operation == "ConvTranspose", self.shape(weight) or ()
-            # With a group for each channel, there are 0 in NNEF.
+            # NNEF uses 0 for one group per channel.
             is_alone = groups > 1 and len(shape) > 1 and (shape[0] == groups if is_transposed else shape[1] == 1)
             inputs["groups"] = Value(constant=0 if is_alone else -1)
         return "deconv" if node.operation == "ConvTranspose" else "conv", inputs
 
     def gemm(self, node: OnnxNode) -> _Made | None:
-        """Return a product of matrices, and the sum with a bias, which is broadcast."""
+        """Return a matrix product, or its sum with a broadcast bias."""
         if not _input(node, 1) or len(node.outputs) != 1:
             return None
         transposed = {f"transpose{k}": Value(constant=bool(node.attributes.get(f"trans{k}", 0))) for k in "AB"}
@@ -134,7 +133,7 @@ class _Follower(GraphBuilder):
 
     def norm(self, node: OnnxNode) -> _Made | None:
         epsilon = node.attributes.get("epsilon", EPSILON)
-        is_spatial = node.attributes.get("spatial", 1) == 1  # one mean for each channel, as always since opset 9
+        is_spatial = node.attributes.get("spatial", 1) == 1  # one mean per channel; always the case since opset 9
         if self.opset < BROADCASTS or node.attributes.get("training_mode", 0) or not is_spatial:
             return None
         if len(node.inputs) != 5 or not all(node.inputs) or len(node.outputs) != 1 or not isinstance(epsilon, float):
@@ -143,7 +142,7 @@ class _Follower(GraphBuilder):
         return "batch_normalization", {**inputs, "epsilon": Value(constant=epsilon)}
 
     def elementwise(self, node: OnnxNode) -> _Made | None:
-        """Return an operation on the numbers of any number of values."""
+        """Return an elementwise operation with any number of inputs."""
         return (
             ("elementwise", {str(k): self.value(name) for k, name in enumerate(node.inputs)})
             if all(node.inputs)
@@ -180,7 +179,7 @@ class _Follower(GraphBuilder):
         return "pad", inputs
 
     def resize(self, node: OnnxNode) -> _Made | None:
-        """Return a resampling by factors; those that are tensors of the model are 1 for the first two dimensions."""
+        """Return a resampling; factors in tensors of the model are assumed to be 1 for the first two dimensions."""
         is_old, axes = len(node.inputs) == 2, node.attributes.get("axes")
         scales = _input(node, 1 if is_old else 2)
         region, shape = self.shape("" if is_old else _input(node, 1)), self.shape(scales)
@@ -214,7 +213,7 @@ class _Follower(GraphBuilder):
 
 
 def _input(node: OnnxNode, place: int) -> str:
-    """Return the name of an input; empty where it is left out."""
+    """Return the name of an input; empty if it is omitted."""
     return node.inputs[place] if place < len(node.inputs) else ""
 
 
@@ -222,7 +221,7 @@ _Rule = Callable[[_Follower, OnnxNode], "_Made | None"]
 
 
 def _plain(operation: str, *names: str, is_exact: bool = True) -> _Rule:
-    """Return the rule of an operation of operands alone; there may be scalars behind them unless it ``is_exact``."""
+    """Return a rule for an operation without attributes; unless ``is_exact``, further inputs may follow."""
 
     def rule(follower: _Follower, node: OnnxNode) -> _Made | None:
         if (is_exact and len(node.inputs) != len(names)) or not all(node.inputs[: len(names)]):
@@ -233,11 +232,11 @@ def _plain(operation: str, *names: str, is_exact: bool = True) -> _Rule:
 
 
 def _listed(operation: str, name: str, place: int = 1) -> _Rule:
-    """Return the rule of an operation of an operand and some integers, an attribute or input of this place."""
+    """Return a rule for an operation with one operand and a list of integers: an attribute, or the input ``place``."""
 
     def rule(follower: _Follower, node: OnnxNode) -> _Made | None:
         found = follower.integers(node, name, place)
-        # With this attribute of Reshape, 0 is no extent that stays as it is.
+        # With this attribute of Reshape, 0 does not mean an unchanged extent.
         if found is None or node.attributes.get("allowzero", 0):
             return None
         return operation, {"input": follower.value(node.inputs[0]), name: integers(found)}
@@ -245,7 +244,7 @@ def _listed(operation: str, name: str, place: int = 1) -> _Rule:
     return rule
 
 
-#: The rule of each operation; none for those that mix channels, or give no number where channels are zero.
+#: Rules by operation; operations that mix channels, or return NaN for channels of zeros, have none.
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("Conv", "ConvTranspose"), _Follower.conv),
     "Gemm": _Follower.gemm,

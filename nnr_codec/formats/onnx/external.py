@@ -15,7 +15,7 @@ def find(model: Path, location: str) -> Path:
     what = f"external data {location[:80]!a}"
     parts = location.split("/")
     if len(location) > _LONGEST or any(part in ("", ".", "..") for part in parts):
-        raise FormatError(f"{what}: no path below the model's folder")
+        raise FormatError(f"{what}: not a path below the model's folder")
     if any(character in location for character in "\\:\0") or not location.isprintable():
-        raise FormatError(f"{what}: no path that means the same on all systems")
+        raise FormatError(f"{what}: not a portable path")
     return located(model, location, what)

@@ -154,7 +154,7 @@ class _Walker:
     def within(self, found: Field, walk: Callable[[Field], None]) -> None:
         """Walk through a message. If a tensor in it is removed, record that its length must be rewritten."""
         if found.wire != LENGTH:
-            raise FormatError(f"field {found.number} at byte {found.start} is no message")
+            raise FormatError(f"field {found.number} at byte {found.start} is not a message")
         patches = self.graph.layout.patches
         before = len(patches)
         walk(found)
@@ -164,12 +164,12 @@ class _Walker:
     def collect(self, parts: list[Field], found: Field) -> None:
         parts.append(found)
         if len(parts) > _MAX_EACH:
-            raise FormatError(f"more than {_MAX_EACH:,} of field {found.number}, at byte {found.start}")
+            raise FormatError(f"more than {_MAX_EACH:,} values of field {found.number}, at byte {found.start}")
 
     def name_in(self, found: Field, place: int) -> str:
         """Return the name in a message: its field number ``place``."""
         if found.wire != LENGTH:
-            raise FormatError(f"field {found.number} at byte {found.start} is no message")
+            raise FormatError(f"field {found.number} at byte {found.start} is not a message")
         name = ""
         for part in self.source.fields(found.body, found.end):
             if part.number == place:
@@ -190,7 +190,7 @@ class _Walker:
             elif part.number in (_Model.FUNCTIONS, _Model.TRAINING_INFO):
                 self.collect(others, part)
         if _Model.GRAPH not in seen:
-            raise FormatError("this ModelProto has no graph")
+            raise FormatError("the ModelProto has no graph")
         self.within(seen[_Model.GRAPH], partial(self.inner, prefix="", depth=0))
         for place, part in enumerate(others):
             walk = self.function if part.number == _Model.FUNCTIONS else partial(self.training, place=place)
@@ -205,7 +205,7 @@ class _Walker:
 
     def opset(self, found: Field) -> None:
         if found.wire != LENGTH:
-            raise FormatError(f"field {found.number} at byte {found.start} is no message")
+            raise FormatError(f"field {found.number} at byte {found.start} is not a message")
         domain, version = "", 0
         for part in self.source.fields(found.body, found.end):
             if part.number == _OPSET_DOMAIN:
@@ -218,7 +218,7 @@ class _Walker:
     def inner(self, found: Field, prefix: str, depth: int) -> None:
         """Read a GraphProto."""
         if depth > _MAX_DEPTH:
-            raise FormatError(f"graphs in graphs, more than {_MAX_DEPTH} deep")
+            raise FormatError(f"graphs are nested deeper than {_MAX_DEPTH}")
         node = partial(self.node, prefix=prefix, depth=depth)
         tensor = partial(self.tensor, prefix=prefix, is_value=not depth)
         for part in self.source.fields(found.body, found.end):
@@ -370,7 +370,7 @@ class _Walker:
     def stay(self, found: Field, *, sparse: bool = False) -> None:
         """Check a tensor that stays in the graph, because it may not be a weight: its data must be in this file."""
         if found.wire != LENGTH:
-            raise FormatError(f"field {found.number} at byte {found.start} is no message")
+            raise FormatError(f"field {found.number} at byte {found.start} is not a message")
         if not sparse:
             tensor = read_tensor(self.source, found, self.limits)
             check_inside(tensor, f"tensor {tensor.name[:80]!a} of an attribute")
@@ -382,7 +382,7 @@ class _Walker:
     def claim(self, name: str) -> str:
         """Return a unique name: this one, with a numeric suffix if an earlier tensor has it."""
         if not name or "\0" in name:
-            raise FormatError(f"a tensor has the name {name[:80]!a}, which names nothing here")
+            raise FormatError(f"a tensor has the invalid name {name[:80]!a}")
         size = len(name.encode())
         if size > self.limits.max_name_bytes:
             self.limits.check("max_name_bytes", size, f"bytes of the name {name[:80]!a}")

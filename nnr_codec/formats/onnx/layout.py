@@ -20,7 +20,7 @@ _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
 
 
 class Place(NamedTuple):
-    """Location of the items of a tensor: in this file (``location`` is empty), or in another file beside it."""
+    """Location of the items of a tensor: in this file (``location`` is empty), or in another file."""
 
     location: str
     start: int

@@ -78,7 +78,7 @@ def read_tensor(source: MessageSource, found: Field, limits: Limits) -> TensorPr
                 tensor.locations += (part,)
                 tensor.is_external = number(part) == _EXTERNAL
             if max(len(tensor.entries), len(tensor.locations)) > _MAX_FIELDS:
-                raise FormatError(f"a tensor tells more than {_MAX_FIELDS} times where its data are")
+                raise FormatError(f"a tensor has more than {_MAX_FIELDS} entries of external_data")
         elif part.number in (_SEGMENT, _STRING_DATA):
             tensor.is_strange = True
         elif part.number in _DATA:
@@ -100,7 +100,7 @@ def patches_of(
         check_inside(tensor, what)
         return []
     if any(extent < 0 for extent in tensor.shape) or prod(tensor.shape) * 8 > _MAX_SIZE:
-        raise FormatError(f"{what}: shape {tensor.shape} is that of no array")
+        raise FormatError(f"{what}: shape {tensor.shape} is invalid")
     if 0 in tensor.shape:
         # Without items, no other file is needed.
         return [Other(part.start, part.end, b"") for part in tensor.entries + tensor.locations if tensor.is_external]
@@ -129,7 +129,7 @@ def check_inside(tensor: TensorProto, what: str) -> None:
     """Raise FormatError if the items of a tensor that stays are in another file, which cannot be stored."""
     is_lost = tensor.is_external
     if is_lost:
-        raise FormatError(f"{what}: its data are in another file, and cannot be carried")
+        raise FormatError(f"{what}: its data is in another file, which is not supported for such tensors")
 
 
 class ConstantTensor(NamedTuple):
@@ -205,9 +205,9 @@ def _stays(items: Items, constant: bool) -> bool:
 def _external(tensor: TensorProto, what: str) -> tuple[Field, ...]:
     """Return the fields with the location in another file."""
     if tensor.data:
-        raise FormatError(f"{what}: its data are in the model and in another file")
+        raise FormatError(f"{what}: its data is both in the model and in another file")
     if not tensor.entries:
-        raise FormatError(f"{what}: its data are in another file, of which nothing is said")
+        raise FormatError(f"{what}: its data is in another file, but it has no external_data")
     return tensor.entries
 
 
@@ -217,7 +217,7 @@ def _place(source: MessageSource, tensor: TensorProto, items: Items, what: str) 
         return None
     told = dict(_entry(source, entry) for entry in tensor.entries)
     if not told.get("location"):
-        raise FormatError(f"{what}: its data are in another file, which has no name")
+        raise FormatError(f"{what}: its data is in another file, but external_data has no location")
     length = _decimal(told.get("length", str(items.raw_size)), f"{what}: length")
     items.check_size(length, what)
     return Place(told["location"], _decimal(told.get("offset", "0"), f"{what}: offset"), length)
@@ -226,7 +226,7 @@ def _place(source: MessageSource, tensor: TensorProto, items: Items, what: str) 
 def _entry(source: MessageSource, found: Field) -> tuple[str, str]:
     """Return key and value of a StringStringEntryProto."""
     if found.wire != LENGTH:
-        raise FormatError(f"field {found.number} at byte {found.start} is no message")
+        raise FormatError(f"field {found.number} at byte {found.start} is not a message")
     texts = {1: "", 2: ""}
     for part in source.fields(found.body, found.end):
         if part.number in texts:
@@ -236,14 +236,14 @@ def _entry(source: MessageSource, found: Field) -> tuple[str, str]:
 
 def _decimal(text: str, what: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        raise FormatError(f"{what} {text[:40]!a} is no number")
+        raise FormatError(f"{what} {text[:40]!a} is not a number")
     return int(text)
 
 
 def number(found: Field) -> int:
     """Return the value of an integer field."""
     if found.wire != VARINT:
-        raise FormatError(f"field {found.number} at byte {found.start} is no integer")
+        raise FormatError(f"field {found.number} at byte {found.start} is not an integer")
     return signed(found.value)
 
 
@@ -252,7 +252,7 @@ def integers(source: MessageSource, found: Field, most: int) -> list[int]:
     if found.wire == VARINT:
         return [found.value]
     if found.wire != LENGTH:
-        raise FormatError(f"field {found.number} at byte {found.start} is no integer")
+        raise FormatError(f"field {found.number} at byte {found.start} is not an integer")
     if found.end - found.body > most * LONGEST:
         raise FormatError(f"field {found.number} at byte {found.start} has more than {most} integers")
     values, used = unpacked(np.frombuffer(source.read(found.body, found.end), np.uint8))
@@ -264,7 +264,7 @@ def integers(source: MessageSource, found: Field, most: int) -> list[int]:
 def once(seen: dict[int, Field], found: Field) -> None:
     """Register a field that must be unique in a message; FormatError if it is repeated, or not a message or string."""
     if found.number in seen:
-        raise FormatError(f"field {found.number} at byte {found.start} is there twice")
+        raise FormatError(f"field {found.number} at byte {found.start} occurs twice")
     if found.wire != LENGTH:
         raise FormatError(f"field {found.number} at byte {found.start} has wire type {found.wire}")
     seen[found.number] = found

@@ -103,7 +103,7 @@ class Items(NamedTuple):
             most = least * LONGEST
         if not least <= nbytes <= most:
             wanted = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-            raise FormatError(f"{what}: {nbytes:,} bytes; {self.stored.name} of shape {self.shape} has {wanted}")
+            raise FormatError(f"{what}: {nbytes:,} bytes; {self.stored.name} of shape {self.shape} requires {wanted}")
 
     def read(self, file: BinaryIO, nbytes: int, what: str) -> Array:
         """Read an array of ``nbytes`` from a file; FormatError, prefixed with ``what``, if the data is invalid."""
@@ -121,7 +121,7 @@ class Items(NamedTuple):
         """Return the array of bit patterns, which are unsigned for items of less than 8 bits."""
         stored = self.stored
         if stored.kind == "b" and np.any(items > 1):
-            raise FormatError(f"{what}: a byte is neither 0 nor 1, as booleans are")
+            raise FormatError(f"{what}: a boolean is neither 0 nor 1")
         items = items.reshape(self.shape)
         if self.per_value == 1:
             return items.view(stored.dtype)
@@ -147,14 +147,16 @@ class Items(NamedTuple):
             found[at : at + len(values)] = self._narrow(values, what)
             at += len(values)
         if nbytes or at != count or len(rest):
-            raise FormatError(f"{what}: not as many values as shape {self.shape} needs, {count:,}")
+            raise FormatError(
+                f"{what}: the number of values does not match shape {self.shape}, which requires {count:,}"
+            )
         return _separate(found, stored.bits)[: prod(self.shape)] if per_value > 1 else found
 
     def _narrow(self, values: npt.NDArray[np.uint64], what: str) -> npt.NDArray[np.unsignedinteger]:
         """Return the bit patterns for varints; FormatError for values that are too large."""
         narrow = values.astype(self.stored.pattern)
         if not np.array_equal(self._wide(narrow), values):
-            raise FormatError(f"{what}: a value that {self.stored.name} does not hold")
+            raise FormatError(f"{what}: a value is out of range for {self.stored.name}")
         return narrow
 
     def _wide(self, patterns: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.uint64]:

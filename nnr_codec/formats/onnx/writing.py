@@ -80,7 +80,7 @@ def plan(model: Model, location: str | None) -> Plan:
         parts, size = _parts(layout, sizes, chosen, location)
     if size > LARGEST:
         where = "a stream" if location is None else "its own file"
-        raise FormatError(f"the model takes {size:,} bytes in {where}; a ModelProto has at most {LARGEST:,}")
+        raise FormatError(f"the model requires {size:,} bytes in {where}; a ModelProto may have at most {LARGEST:,}")
     return Plan(data, layout, parts, chosen, sizes)
 
 
@@ -102,7 +102,7 @@ def write_plan(found: Plan, model: Model, file: BinaryIO, other: BinaryIO | None
             elif patch.items.size_of(array) == found.sizes[patch.name]:
                 patch.items.write(file, array)
             else:
-                raise FormatError(f"tensor {patch.name[:80]!a} has changed while it was written", tensor=patch.name)
+                raise FormatError(f"tensor {patch.name[:80]!a} changed while it was written", tensor=patch.name)
 
 
 def _parts(
@@ -127,12 +127,12 @@ def _check(model: Model, slots: Sequence[Slot]) -> None:
     """Raise FormatError unless the model has the tensors of its graph, as far as known without reading them."""
     for slot in slots:
         if slot.name not in model.tensors:
-            raise FormatError(f"the model has no tensor {slot.name[:80]!a}, which its graph has")
+            raise FormatError(f"the model has no tensor {slot.name[:80]!a}, which its graph requires")
         _check_fit(*described(model, slot.name), slot)
     known = {slot.name for slot in slots}
     strangers = [name for name in model if name not in known]
     if strangers:
-        message = f"tensors that the graph does not have are left out: {listed(strangers)}"
+        message = f"tensors that are not in the graph are left out: {listed(strangers)}"
         warnings.warn(message, FormatWarning, stacklevel=5)
 
 
@@ -145,8 +145,8 @@ def _check_fit(dtype: np.dtype[Any], shape: tuple[int, ...], slot: Slot) -> None
     stored = stored_type(dtype)
     if stored is None or (stored != wanted and "f" in (stored.kind, wanted.kind)):
         raise FormatError(
-            f"{what} is {dtype}, the graph says {wanted.name}, and its operations ask for that: do without --dtype "
-            "(dtype=), or save it as .safetensors"
+            f"{what} is {dtype}, but the operations of the graph require {wanted.name}; omit --dtype (dtype=), or save "
+            "it as .safetensors"
         )
 
 
@@ -161,7 +161,8 @@ def _fitted(array: Array, slot: Slot) -> Array:
         values = array.astype(f"{'i' if STORED_TYPES[array.dtype.name].kind == 'i' else 'u'}8")
         if values.size and not (least <= int(values.min()) and int(values.max()) <= most):
             raise FormatError(
-                f"tensor {slot.name[:80]!a}: the graph says {wanted.name}, which has no such values", tensor=slot.name
+                f"tensor {slot.name[:80]!a}: the graph says {wanted.name}, which cannot represent its values",
+                tensor=slot.name,
             )
         array = values
     return array.astype(wanted.dtype)

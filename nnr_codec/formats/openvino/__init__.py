@@ -103,12 +103,12 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     """
     topology, constants = _read_xml(source, limits)
     if not isinstance(source, Path):
-        raise FormatError("an OpenVINO IR is two files: give the path of its .xml, beside which the .bin is")
+        raise FormatError("an OpenVINO IR has two files; give the path of the .xml, with the .bin in the same folder")
     budget, name = Budget(limits), source.with_suffix(".bin").name
     for constant in constants.values():
         budget.tensor(constant.shape, constant.stored.itemsize, f"constant {constant.name[:80]!a}")
         _ = constant.stored.dtype
-    path = located(source, name, f"the file of the weights, {name!a},")
+    path = located(source, name, f"the file of weights {name!a}")
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         limits.check("max_archive_bytes", size, f"bytes of {name}")
@@ -117,10 +117,10 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
         entries = {name: entry_of(constant) for name, constant in constants.items()}
         tensors = LazyTensors([(path, state(file))], entries)
     if left_out:
-        message = f"{left_out:,} bytes of {name} that are not 0 belong to no constant"
+        message = f"{left_out:,} nonzero bytes of {name} belong to no constant"
         if strict:
-            raise FormatError(f"{message}, and nothing carries them")
-        warnings.warn(f"{message}: they become 0", FormatWarning, stacklevel=3)
+            raise FormatError(f"{message} and would be lost")
+        warnings.warn(f"{message}; they are written as 0", FormatWarning, stacklevel=3)
     metadata = {} if size == _end(constants) else {_SIZE: str(size)}
     return Model(tensors, topology, metadata=metadata, format=NAME)
 
@@ -180,7 +180,7 @@ def _size(model: Model, constants: Mapping[str, IrConstant]) -> int:
     if text is None:
         return _end(constants)
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise FormatError(f"the metadata say that the .bin has {text[:40]!a} bytes")
+        raise FormatError(f"the metadata has the invalid size {text[:40]!a} of the .bin")
     return int(text)
 
 
@@ -188,17 +188,17 @@ def _check_fit(model: Model, constant: IrConstant) -> None:
     """Raise FormatError unless the model has a constant with the type and shape in the XML."""
     what = f"{constant.stored.name} {list(constant.shape)}"
     if constant.name not in model.tensors:
-        raise FormatError(f"the model has no tensor {constant.name[:80]!a}, a constant of the XML")
+        raise FormatError(f"the model has no tensor {constant.name[:80]!a}, which is a constant of the XML")
     dtype, shape = described(model, constant.name)
     if shape != constant.shape:
         raise FormatError(
-            f"tensor {constant.name[:80]!a} has shape {list(shape)}; the XML says {what}: save it as .safetensors",
+            f"tensor {constant.name[:80]!a} has shape {list(shape)}; the XML says {what}; save it as .safetensors",
             tensor=constant.name,
         )
     if dtype.name != constant.stored.name:
         raise FormatError(
-            f"tensor {constant.name[:80]!a} is {dtype}; the XML says {what}: decode it as it is (without dtype=,"
-            " --dtype), or save it as .safetensors",
+            f"tensor {constant.name[:80]!a} is {dtype}; the XML says {what}; omit --dtype (dtype=), or save it"
+            " as .safetensors",
             tensor=constant.name,
         )
 
@@ -206,5 +206,5 @@ def _check_fit(model: Model, constant: IrConstant) -> None:
 def _warn_of_others(model: Model, constants: Mapping[str, IrConstant]) -> None:
     others = [name for name in model if name not in constants]
     if others:
-        message = f"tensors that are no constants of the XML are left out: {listed(others)}"
+        message = f"tensors that are not constants of the XML are left out: {listed(others)}"
         warnings.warn(message, FormatWarning, stacklevel=4)

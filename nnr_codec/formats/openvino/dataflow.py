@@ -1,8 +1,8 @@
 """The graph of an OpenVINO IR in the operations of :mod:`nnr_codec.topology.graph`.
 
-The XML has no values: axes, paddings and shapes that are constants are unknown, except for the axes of a reduction that
-keeps its dimensions, which the extents of its ports show. Layers that cannot be expressed have no operation. A constant
-with a conversion behind it, as of float16, is the tensor itself.
+The XML contains no values, so constant axes, paddings and shapes are unknown, except for the axes of a reduction that
+keeps its dimensions: they follow from the extents of its ports. Layers that cannot be expressed have no operation. A
+constant followed by a conversion, for example from float16, is the tensor itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .layers import IrLayer, IrNetwork, Port, range_of, read_layers
 
 _FLOAT = re.compile(r"[0-9.eE+-]{1,40}")
 _INTEGER = re.compile("-?[0-9]{1,9}")
-#: Dimensions of a value that is followed.
+#: Maximum number of dimensions of a value.
 MAX_RANK = 32
 
 _Made = tuple[str, dict[str, Value]]
@@ -54,7 +54,7 @@ class _Follower(GraphBuilder):
         return self.values
 
     def stored(self, layer: IrLayer) -> Value:
-        """Return the tensor of a constant; one that others share has to stay as it is."""
+        """Return the tensor of a constant; a shared one may not be changed."""
         value, place = Value(), range_of(layer.data)
         if found := self.constants.get(place):
             is_alone = self.shared[place] == 1
@@ -63,7 +63,7 @@ class _Follower(GraphBuilder):
         return value
 
     def is_passed_on(self, layer: IrLayer) -> bool:
-        """Return whether a layer converts a constant; its output is the tensor then."""
+        """Return whether a layer converts a constant; if so, its output becomes the tensor."""
         if layer.type != "Convert" or len(layer.inputs) != 1 or len(layer.outputs) != 1:
             return False
         source = self.source(layer, layer.inputs[0])
@@ -73,12 +73,12 @@ class _Follower(GraphBuilder):
         return True
 
     def source(self, layer: IrLayer, port: Port) -> Value:
-        """Return the value that an input of a layer is."""
+        """Return the value of an input of a layer."""
         place = self.network.sources.get((layer.id, port.id))
         return self.outputs.get(place, self.unknown) if place else self.unknown
 
     def layer(self, layer: IrLayer) -> None:
-        """Follow a layer that has a rule and one output that is used."""
+        """Add a layer, with its operation if it has a rule and only one output that is used."""
         inputs = [self.source(layer, port) for port in layer.inputs]
         targets = [self.outputs[layer.id, port.id] for port in layer.outputs] or [Value()]
         is_alone = not any((layer.id, port.id) in self.used for port in layer.outputs[1:])
@@ -90,14 +90,14 @@ class _Follower(GraphBuilder):
 
     # -------------------------------------------------------------------------------------------- operations
     def parameter(self, layer: IrLayer, inputs: _Inputs) -> _Made | None:
-        """Return an input of the net; extents that are no numbers are unknown, and so is a rank."""
+        """Return an input of the network; None for an unknown or excessive rank, extent 0 for an unknown extent."""
         extents = layer.data.get("shape", "").split(",")
         if len(extents) > MAX_RANK or "..." in extents:
             return None
         return "external", {"shape": integers(int(text) if _INTEGER.fullmatch(text.strip()) else 0 for text in extents)}
 
     def group_conv(self, layer: IrLayer, inputs: _Inputs) -> _Made | None:
-        """Return a convolution of each channel with a filter of its own, which is of no block."""
+        """Return a depthwise convolution, which belongs to no block; None for other groups."""
         shape = inputs[1].tensor.shape if len(inputs) == 2 and inputs[1].tensor else ()
         if len(shape) < 4 or shape[1:3] != (1, 1):
             return None
@@ -148,7 +148,7 @@ _Rule = Callable[[_Follower, IrLayer, _Inputs], "_Made | None"]
 
 
 def _plain(operation: str, *names: str) -> _Rule:
-    """Return the rule of an operation of operands alone."""
+    """Return a rule for an operation without attributes."""
 
     def rule(_: _Follower, __: IrLayer, inputs: _Inputs) -> _Made | None:
         return (operation, dict(zip(names, inputs, strict=True))) if len(inputs) == len(names) else None
@@ -160,7 +160,7 @@ _UNARY = (
     *("Abs", "Ceiling", "Clamp", "Convert", "Elu", "Erf", "Exp", "Floor", "Gelu", "HSigmoid", "HSwish", "Mish"),
     *("Negative", "ReLU", "Round", "Sigmoid", "Sign", "SoftPlus", "SoftSign", "Sqrt", "Swish", "Tanh"),
 )
-#: The rule of each layer, as for ONNX.
+#: Rules by layer type, as for ONNX.
 RULES: Mapping[str, _Rule] = {
     "Convolution": _plain("conv", "input", "filter"),
     "ConvolutionBackpropData": _plain("deconv", "input", "filter"),

@@ -129,7 +129,7 @@ class _Reader:
             raise FormatError(f"the XML is damaged: {error}") from None
         self._seen = max(self._seen, self._parser.CurrentByteIndex)
         if self._fed - self._seen > MAX_TAG:
-            raise self._error(f"a tag or comment of more than {MAX_TAG:,} bytes")
+            raise self._error(f"a tag or comment has more than {MAX_TAG:,} bytes")
 
     def _start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self._elements += 1
@@ -163,9 +163,11 @@ class _Reader:
     def _check_root(self, tag: str, attributes: Mapping[str, str]) -> None:
         version = attributes.get("version", "")
         if tag != "net" or not _NUMBER.fullmatch(version):
-            raise FormatError(f"no OpenVINO IR: the XML is a {tag[:_LONGEST]!a}, not a 'net' with a version")
+            raise FormatError(f"not an OpenVINO IR: the root element is {tag[:_LONGEST]!a}, not 'net' with a version")
         if not self._until_layers and int(version) not in VERSIONS:
-            raise FormatError(f"an OpenVINO IR of version {version}; {' and '.join(map(str, VERSIONS))} are read")
+            raise FormatError(
+                f"OpenVINO IR version {version} is not supported; only {' and '.join(map(str, VERSIONS))} are"
+            )
 
     def _add(self, layer: _Layer, attributes: Mapping[str, str]) -> None:
         """Add the data of a constant."""
@@ -188,17 +190,17 @@ class _Reader:
         if name not in _TYPES or extents is None:
             return _BYTES, (size,)
         if not _SHAPE.fullmatch(extents):
-            raise self._error(f"{extents[:_LONGEST]!a} is no shape of {what}")
+            raise self._error(f"{extents[:_LONGEST]!a} is not a shape ({what})")
         shape = tuple(int(extent) for extent in extents.split(",")) if extents.strip() else ()
         stored = STORED_TYPES[_TYPES[name]]
         self._budget.limits.check("max_dims", len(shape), f"{what}: number of dimensions")
         if (prod(shape) * bits_of(stored) + 7) // 8 != size:
-            raise self._error(f"{what} has {size:,} bytes; {name} of shape {list(shape)} needs others")
+            raise self._error(f"{what} has {size:,} bytes; {name} of shape {list(shape)} requires a different size")
         return stored, shape
 
     def _number(self, text: str, what: str) -> int:
         if not _NUMBER.fullmatch(text):
-            raise self._error(f"{text[:_LONGEST]!a} is no number of bytes: {what}")
+            raise self._error(f"{text[:_LONGEST]!a} is not a number of bytes ({what})")
         return int(text)
 
     def _name(self, layer: _Layer) -> str:
@@ -255,9 +257,9 @@ def read_constants(data: bytes, limits: Limits) -> dict[str, IrConstant]:
 def _parts(data: bytes) -> Iterable[bytes]:
     """Return the text in parts; raise FormatError for a document type or zero bytes."""
     if b"<!DOCTYPE" in data:
-        raise FormatError("the XML has a document type, which could define entities; an IR has none")
+        raise FormatError("the XML has a document type declaration, which is not permitted in an IR")
     if 0 in data:
-        raise FormatError("the XML is not UTF-8: it has zero bytes")
+        raise FormatError("the XML is not UTF-8: it has NUL bytes")
     return (data[start : start + _PART] for start in range(0, len(data), _PART))
 
 
@@ -265,4 +267,4 @@ def _check_places(constants: Iterable[IrConstant]) -> None:
     for one, other in pairwise(sorted(constants, key=lambda constant: constant.offset)):
         if one.end > other.offset:
             names = f"{one.name[:_LONGEST]!a} and {other.name[:_LONGEST]!a}"
-            raise FormatError(f"the constants {names} overlap in part, at byte {other.offset:,}")
+            raise FormatError(f"the constants {names} partially overlap at byte {other.offset:,}")

@@ -1,7 +1,7 @@
-"""Gives constants of an OpenVINO IR other shapes, and edits what else the XML says of them.
+"""Changes of constant shapes in the XML of an OpenVINO IR, with all dependent declarations.
 
-That are the places of all constants in the ``.bin``, and the extents of ports along the way. Constants keep their
-alignment to 64 bytes; from the first one that changes, they follow each other as closely as that permits.
+These are the offsets of all constants in the ``.bin``, and the extents of ports. From the first constant that changes,
+constants are aligned to 64 bytes, without larger gaps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .layers import IrLayer, IrNetwork, range_of, read_layers
 
 _ATTRIBUTE = re.compile(rb"\s+([^\s=]+)\s*=\s*(\"[^\"]*\"|'[^']*')")
 _DIM = re.compile(rb"(<dim\s*>\s*)([0-9]+)(?=\s*</dim)")
-_ALIGNMENT = 64  # bytes; that of the constants which OpenVINO writes
+_ALIGNMENT = 64  # bytes; the alignment that OpenVINO writes
 
 Shape = tuple[int, ...]
 _Range = tuple[int, int]
@@ -24,7 +24,7 @@ _Edit = tuple[int, int, bytes]
 
 
 def with_shapes(data: bytes, constants: Mapping[str, IrConstant], shapes: Mapping[str, Shape]) -> bytes:
-    """Return the XML in which constants of these names have other shapes of the same rank; others stay as they are."""
+    """Return the XML with new shapes of the named constants; a shape of another rank is ignored."""
     network = read_layers(data)
     changed: dict[_Range, Shape] = {}
     places: dict[_Range, tuple[int, int]] = {}
@@ -49,11 +49,11 @@ def with_shapes(data: bytes, constants: Mapping[str, IrConstant], shapes: Mappin
 def _moved(
     data: bytes, network: IrNetwork, changed: Mapping[_Range, Shape], places: Mapping[_Range, tuple[int, int]]
 ) -> Iterator[_Edit]:
-    """Edits of the data of constants."""
+    """Yield the edits of the attributes of constants."""
     for start, attributes in network.constants:
         old = range_of(attributes)
         if old not in places:
-            continue  # without bytes
+            continue  # empty
         offset, nbytes = places[old]
         values = {b"offset": str(offset), b"size": str(nbytes)}
         if old in changed:
@@ -66,7 +66,7 @@ def _moved(
 
 
 def _extents(data: bytes, network: IrNetwork, changed: Mapping[_Range, Shape]) -> Iterator[_Edit]:
-    """Edits of the extents of ports, layer by layer."""
+    """Yield the edits of the extents of ports, layer by layer."""
     extents: dict[tuple[str, str], list[int]] = {}
     for layer in network.layers:
         before = [port.extents for port in layer.inputs]
@@ -86,7 +86,7 @@ def _extents(data: bytes, network: IrNetwork, changed: Mapping[_Range, Shape]) -
 def _given(
     layer: IrLayer, old: list[int], before: list[list[int]], after: list[list[int]], changed: Mapping[_Range, Shape]
 ) -> list[int]:
-    """Return the extents of an output after those of inputs have changed; those of unknown layers do not change."""
+    """Return the extents of an output after a change of inputs; outputs of unknown layers do not change."""
     if layer.type in CONSTANTS:
         shape = changed.get(range_of(layer.data), ())
         return list(shape) if len(shape) == len(old) else old
@@ -110,7 +110,7 @@ def _given(
 
 
 def _dims(data: bytes, places: list[int], old: list[int], new: list[int]) -> Iterator[_Edit]:
-    """Edits of the extents of a port."""
+    """Yield the edits of the extents of a port."""
     for place, one, other in zip(places, old, new, strict=False):
         found = _DIM.match(data, place) if one != other else None
         if found:

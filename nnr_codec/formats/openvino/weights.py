@@ -1,4 +1,4 @@
-"""The ``.bin`` of an OpenVINO IR: items little-endian and one after another, those of 2 and 4 bits low bits first."""
+"""Items in the ``.bin`` of an OpenVINO IR: little-endian, and packed from the low bits if they have 2 or 4 bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .. import fill
 from ..lazy import Entry
 from .ir import IrConstant, bits_of
 
-#: Bytes that belong to no constant: at most so many, and so many times what the constants have.
+#: Limit of bytes that belong to no constant: the larger of this number, and this multiple of the constants' size.
 MAX_HOLES, HOLES_FACTOR = 64 << 20, 16
 
 _PART = 1 << 20
@@ -25,10 +25,10 @@ _PART = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PackedEntry(Entry):
-    """A tensor whose items have 2 or 4 bits."""
+    """Tensor with items of 2 or 4 bits."""
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """The tensor; FormatError, which begins with ``what``, for an early end."""
+        """Read the tensor; FormatError, prefixed with ``what``, if the file ends early."""
         stored, count = STORED_TYPES[self.type], prod(self.shape)
         items: npt.NDArray[np.uint8] = np.empty(count, np.uint8)
         file.seek(self.start)
@@ -45,13 +45,13 @@ class PackedEntry(Entry):
 
 
 def entry_of(constant: IrConstant) -> Entry:
-    """Return the entry that reads a constant."""
+    """Return the location of a constant."""
     kind = PackedEntry if bits_of(constant.stored) < 8 else Entry
     return kind(constant.stored.name, constant.shape, constant.offset, constant.nbytes)
 
 
 def write_items(file: BinaryIO, array: Array, stored: StoredType) -> None:
-    """Write an array of this type at the present position."""
+    """Write an array of this type at the current position."""
     items = bit_patterns(array)
     if bits_of(stored) < 8:
         _write_packed(file, items, stored.bits)
@@ -68,14 +68,14 @@ def _write_packed(file: BinaryIO, items: npt.NDArray[np.unsignedinteger], bits: 
 
 
 def check_size(constants: Collection[IrConstant], size: int) -> None:
-    """Raise FormatError unless a ``.bin`` of this size holds the constants, and not much besides."""
+    """Raise FormatError unless a ``.bin`` of this size contains the constants, and few other bytes."""
     end = max((constant.end for constant in constants), default=0)
     if end > size:
         last = max(constants, key=lambda constant: constant.end)
         raise FormatError(f"the .bin has {size:,} bytes; the constant {last.name[:80]!a} ends at {end:,}")
     used = sum(constant.nbytes for constant in constants)
     if size - used > max(MAX_HOLES, HOLES_FACTOR * used):
-        raise FormatError(f"the .bin has {size:,} bytes, of which the constants are only {used:,}")
+        raise FormatError(f"the .bin has {size:,} bytes, but the constants use only {used:,}")
 
 
 def count_left_out(file: BinaryIO, constants: Iterable[IrConstant], size: int) -> int:
@@ -103,6 +103,6 @@ def _count(file: BinaryIO, start: int, end: int) -> int:
 
 
 def write_zeros(file: BinaryIO, count: int) -> None:
-    """Write so many bytes that are 0."""
+    """Write ``count`` zero bytes."""
     for start in range(0, count, _PART):
         file.write(bytes(min(count - start, _PART)))

@@ -62,7 +62,7 @@ def _network(model: Model) -> Network:
     """Return the layers of a model's graph; empty without a graph."""
     topology = model.topology
     if topology is None or topology.format != "nnef":
-        _warn("there is no NNEF graph: the client creates and loads the tensors, and builds no layers")
+        _warn("the model has no NNEF graph: the client loads the tensors, but builds no layers")
         announce(model, model)
         return Network()
     graph, parameters = parse_graph(topology.data, Limits.unlimited()), Parameters(model)
@@ -71,7 +71,7 @@ def _network(model: Model) -> Network:
     network = build(graph, parameters, {name: model.tensors[name] for name in vectors})
     if network.left:
         _warn(
-            "what the extension has no function for, or not with these arguments, is left to whoever uses the client: "
+            "the client omits operations that the extension does not support; add them to the graph: "
             + _listed(f"{called} ({count})" for called, count in network.left.items())
         )
     return network

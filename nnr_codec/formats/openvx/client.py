@@ -15,7 +15,7 @@ from .tensors import VxTensor
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./: ")
 
 _HEADER = """\
-/* A network for the OpenVX neural network extension 1.2.1: its tensors are in the files beside this one. */
+/* A network for the OpenVX neural network extension 1.2.1: its tensors are in files in this folder. */
 #ifndef NNR_CLIENT_H
 #define NNR_CLIENT_H
 
@@ -24,33 +24,33 @@ _HEADER = """\
 #include <VX/vx.h>
 #include <VX/vx_khr_nn.h>
 
-/* How many there are of each, and the most dimensions that one of them has. */
+/* Numbers of entries in the tables below, and the maximum number of dimensions. */
 #define NNR_TENSORS %(tensors)d
 #define NNR_SIGNALS %(signals)d
 #define NNR_INPUTS %(inputs)d
 #define NNR_OUTPUTS %(outputs)d
 #define NNR_DIMS %(dims)d
-/* 1: the layers are all of the network. 0: what happens between outputs and inputs is left to you; add it to the graph
-   before vxVerifyGraph. */
+/* 1: nnr_build adds the whole network. 0: add the operations between outputs and inputs to the graph yourself, before
+   vxVerifyGraph. */
 #define NNR_IS_COMPLETE %(complete)d
 
 typedef struct {
     const char *name;      /* in the model: UTF-8 */
-    const char *file;      /* beside this one; NULL for signals */
+    const char *file;      /* in the folder; NULL for signals */
     vx_enum data_type;
     vx_int8 fixed_point_position;
     vx_bool is_virtual;    /* of signals: within the graph only */
-    vx_int32 whole;        /* of signals: the one that it is a part of, or -1 */
-    vx_size first;         /* and where that begins in the third dimension */
+    vx_int32 whole;        /* of signals: the signal that contains it, or -1 */
+    vx_size first;         /* its start there, in the third dimension */
     vx_size bytes;
     vx_size number_of_dims;
     vx_size dims[NNR_DIMS];
 } nnr_tensor;
 
-/* A last one, without a name, follows each of them. */
+/* Each table ends with an entry without a name. */
 extern const nnr_tensor nnr_tensors[NNR_TENSORS + 1];
 extern const nnr_tensor nnr_signals[NNR_SIGNALS + 1];
-/* Which signals come from elsewhere, and which ones are for others. */
+/* Indices of the input and output signals. */
 extern const vx_size nnr_inputs[NNR_INPUTS + 1];
 extern const vx_size nnr_outputs[NNR_OUTPUTS + 1];
 
@@ -59,19 +59,19 @@ vx_status nnr_load(vx_context context, const char *folder, vx_tensor tensors[NNR
 /* Create the signals, and the layers between them. */
 vx_status nnr_build(vx_context context, vx_graph graph, const vx_tensor tensors[NNR_TENSORS + 1],
                     vx_tensor signals[NNR_SIGNALS + 1]);
-/* Read the items of a tensor, little-endian; *at_end says that there was none. */
+/* Read the items of a tensor, little-endian; *at_end is true if the file ended before the first one. */
 vx_status nnr_read(FILE *file, const nnr_tensor *what, vx_tensor tensor, vx_bool *at_end);
-/* Write them. */
+/* Write the items of a tensor. */
 vx_status nnr_write(FILE *file, const nnr_tensor *what, vx_tensor tensor);
-/* Release those of an array that are there. */
+/* Release the tensors of an array that are not NULL. */
 void nnr_release(vx_tensor *tensors, vx_size number);
 
 #endif
 """
 
 _START = """\
-/* Usage, where the network is complete: client FOLDER INPUT OUTPUT. INPUT has the items of all inputs, for as many runs
-   as there are; OUTPUT gets those of all outputs. They are little-endian integers: of Q7.8, 256 is 1. */
+/* Usage, if the network is complete: client FOLDER INPUT OUTPUT. INPUT has the items of all inputs, for one or more
+   runs; OUTPUT gets the items of all outputs. Items are little-endian integers; in Q7.8, 256 stands for 1. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +93,7 @@ static vx_size width(const nnr_tensor *what)
     return what->data_type == VX_TYPE_INT16 ? 2 : 1;
 }
 
-/* Between the order of bytes in files and that of this machine. */
+/* Convert between little-endian and the byte order of this machine. */
 static void exchange(unsigned char *items, const nnr_tensor *what)
 {
     const vx_uint16 one = 1;
@@ -185,7 +185,7 @@ vx_status nnr_load(vx_context context, const char *folder, vx_tensor tensors[NNR
         if (file != NULL) {
             status = nnr_read(file, what, tensors[k], &at_end);
             if (status != VX_SUCCESS || fgetc(file) != EOF)
-                status = failed(VX_FAILURE, "this file has not the bytes of its tensor:", path);
+                status = failed(VX_FAILURE, "wrong file size, or unreadable file:", path);
             fclose(file);
         } else if (status == VX_SUCCESS) {
             status = failed(VX_FAILURE, "opening", path);
@@ -201,7 +201,7 @@ static vx_status signals_of(vx_context context, vx_graph graph, vx_tensor signal
     vx_size start[NNR_DIMS] = {0}, end[NNR_DIMS], k, dim;
     for (k = 0; k <= NNR_SIGNALS; k++)
         signals[k] = NULL;
-    for (k = NNR_SIGNALS; k-- > 0 && status == VX_SUCCESS;) {  /* what has parts comes after them */
+    for (k = NNR_SIGNALS; k-- > 0 && status == VX_SUCCESS;) {  /* parts precede the signal that contains them */
         const nnr_tensor *what = &nnr_signals[k];
         for (dim = 0; dim < what->number_of_dims; dim++) {
             start[dim] = dim == 2 ? what->first : 0;
@@ -311,7 +311,7 @@ static vx_status softmax(vx_graph graph, vx_tensor *signals, vx_size input, vx_s
 static vx_status normalization(vx_graph graph, vx_tensor *signals, vx_size input, vx_enum type, vx_size size,
                                vx_float32 alpha, vx_float32 beta, vx_size output)
 {
-#ifdef VX_VERSION_1_3 /* which calls it otherwise */
+#ifdef VX_VERSION_1_3 /* which renamed the function */
     return added(vxLocalResponseNormalizationLayer(graph, signals[input], type, size, alpha, beta, 1.0f,
                                                    signals[output]), "vxLocalResponseNormalizationLayer", output);
 #else

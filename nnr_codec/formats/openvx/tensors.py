@@ -111,12 +111,12 @@ def describe(model: Model, network: Network) -> list[VxTensor]:
         type_ = type_of(dtype)
         if type_ is None:
             raise FormatError(
-                f"tensor {name!r}: the extension has no type for {dtype}, only for Q7.8, int8 and uint8; leave it out",
+                f"tensor {name!r}: OpenVX does not support {dtype}; supported types are Q7.8, int8 and uint8",
                 tensor=name,
             )
         if 0 in shape:
             raise FormatError(
-                f"tensor {name!r} of shape {shape} has no elements, which vxCreateTensor does not take", tensor=name
+                f"tensor {name!r} of shape {shape} has no elements, which vxCreateTensor rejects", tensor=name
             )
         plain = _OTHERS.sub("_", name)[:NAME_LENGTH]
         file = f"{place:0{digits}}-{plain}{type_.suffix}"
@@ -143,9 +143,8 @@ def _levels(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.float64]:
     if not exact.all():
         wrong = values[~exact][0]
         raise FormatError(
-            f"tensor {name!r} has values that Q7.8 does not hold exactly, such as {float(wrong):g}: encode the model"
-            " with --fixed-point q7.8 (fixed_point='q7.8'), or leave it out; folded batch normalizations are only known"
-            " from NNEF graphs",
+            f"tensor {name!r} has values that Q7.8 cannot represent, such as {float(wrong):g}; encode the model with"
+            " --fixed-point q7.8 (fixed_point='q7.8'), and decode folded batch normalizations with their NNEF graph",
             tensor=name,
         )
     return levels

@@ -73,8 +73,8 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
         else:
             tensors = {name: entry.read(file, f"tensor {name[:80]!a}") for name, entry in entries.items()}
     for what, names in (
-        ("tensors that share memory, but not all of it, are kept as separate ones", found.apart),
-        ("members of the archive that are no part of what is in it are left out", unread),
+        ("tensors that share only part of their memory are stored separately", found.apart),
+        ("unused members of the archive are left out", unread),
     ):
         if names and strict:
             raise FormatError(f"{what}: {listed(names)}")

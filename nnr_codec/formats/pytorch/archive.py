@@ -74,15 +74,15 @@ def view_of(place: Callable[[str], tuple[int, int]], value: Any, what: str) -> V
     if type(value) is Leaf:
         return value
     if type(value) is not TensorRef:
-        raise FormatError(f"{what} is a storage, a type of storages or a function, which is not carried")
+        raise FormatError(f"{what} is a storage, a storage type or a function, which is not supported")
     if value.type not in TYPES:
-        raise FormatError(f"{what} is of torch.{value.type}, for which there is no type here")
+        raise FormatError(f"{what} has type torch.{value.type}, which is not supported")
     stored = STORED_TYPES[value.type]
     start, size = place(value.key)
     if size != value.nbytes:
         raise FormatError(f"storage {value.key[:40]!a} has {size:,} bytes; the pickle says {value.nbytes:,}")
     if value.requires_grad and stored.kind != "f":
-        raise FormatError(f"{what} is of torch.{value.type} and requires gradients")
+        raise FormatError(f"{what} has type torch.{value.type} but requires gradients")
     return View.of(
         start,
         stored,
@@ -121,7 +121,7 @@ def read_legacy(file: BinaryIO, limits: Limits) -> tuple[object, dict[str, tuple
     at = keys.end
     for key in keys.value:
         if type(key) is not str or key not in content.storages or key in places:
-            raise FormatError("a storage in the file is not one of the pickle, or is there twice")
+            raise FormatError("a storage in the file is unknown to the pickle, or occurs twice")
         file.seek(at)
         nbytes = int.from_bytes(file.read(8), "little") * content.storages[key][1]
         places[key] = at + 8, nbytes
@@ -169,11 +169,11 @@ class Archive:
             raise FormatError(f"the archive has no storage {key[:40]!a}")
         (header, size, is_plain), what = self.storages[key], f"storage {key}"
         if not is_plain:
-            raise FormatError(f"{what} is compressed or encrypted, which torch.save does not")
+            raise FormatError(f"{what} is compressed or encrypted, which torch.save never does")
         self.file.seek(header)
         local = self.file.read(_LOCAL.size)
         if len(local) < _LOCAL.size or not local.startswith(b"PK\3\4"):
-            raise FormatError(f"{what} is not where the archive says")
+            raise FormatError(f"{what} is not at its declared offset")
         _, name, extra = _LOCAL.unpack(local)
         start = header + _LOCAL.size + name + extra
         if start + size > self.size:
@@ -227,16 +227,16 @@ def open_archive(file: BinaryIO, limits: Limits) -> Archive:
                 if not 0 <= info.header_offset <= size:
                     raise FormatError(f"the member {name[:80]!a} begins beyond the end of the file")
                 if name in members:
-                    raise FormatError(f"the archive has two members {name[:80]!a}")
+                    raise FormatError(f"the archive contains {name[:80]!a} twice")
                 members[name] = info
             pickle = _member(archive, members, _PICKLE, limits.max_topology_bytes, limits)
             order = _member(archive, members, "byteorder", 8, limits) if "byteorder" in members else b"little"
     except NnrError:
         raise
     except ZIP_ERRORS as error:
-        raise FormatError(f"not a zip archive, or a damaged one: {str(error)[:200]}") from None
+        raise FormatError(f"not a zip archive, or damaged: {str(error)[:200]}") from None
     if order not in (b"little", b"big"):
-        raise FormatError(f"the bytes of items are in order {order!a}")
+        raise FormatError(f"unknown byte order {order!a}")
     storages, others = {}, []
     for name, info in members.items():
         if match := _KEY.fullmatch(name):
@@ -251,7 +251,7 @@ def _member(
     archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str, most: int, limits: Limits
 ) -> bytes:
     if name not in members:
-        raise FormatError(f"the archive has no {name}, as torch.save writes")
+        raise FormatError(f"the archive has no {name}, which torch.save writes")
     if members[name].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise FormatError(f"{name} is compressed in a way that PyTorch does not read")
     limits.check("max_topology_bytes", members[name].file_size, f"bytes of {name}")

@@ -100,11 +100,11 @@ def parse(data: bytes) -> Description:
         raise FormatError("the description is not ASCII")
     value = parse_object(data, "the description")
     if KEY not in value:
-        raise FormatError(f"not a description of a PyTorch file: there is no {KEY!r}")
+        raise FormatError(f"not a description of a PyTorch file: {KEY!r} is missing")
     if value[KEY] != VERSION:
-        raise FormatError(f"version {str(value[KEY])[:20]!a} of {KEY}; only {VERSION} is read")
+        raise FormatError(f"{KEY} {str(value[KEY])[:20]!a} is not supported; only {VERSION} is")
     if not {"tree"} <= value.keys() <= {KEY, "tree", "blocks"}:
-        raise FormatError("the description has other parts than a tree and blocks")
+        raise FormatError("the description has unknown parts besides a tree and blocks")
     places: dict[str, TensorPlace] = {}
     size = 0
     for name, shape in _places(value["tree"], (), 0):
@@ -113,7 +113,7 @@ def parse(data: bytes) -> Description:
         if size > MAX_NAMES:
             raise FormatError(f"the names of the description have more than {MAX_NAMES:,} characters")
         if name in places:
-            raise FormatError(f"two tensors of the description are called {name[:80]!a}")
+            raise FormatError(f"the description has two tensors with name {name[:80]!a}")
         places[name] = TensorPlace(name, shape)
     return Description(value["tree"], places, _blocks(value.get("blocks", []), places))
 
@@ -177,10 +177,10 @@ def _places(node: Node, path: tuple[str, ...], depth: int) -> Iterator[tuple[str
             yield _tensor(kind, node, path)
         elif kind in PAIRS and isinstance(value, list):
             if node.keys() - {kind} - ({"_metadata"} if kind == "OrderedDict" else set()):
-                raise FormatError(f"the description has a {kind} with other fields")
+                raise FormatError(f"the description has a {kind} with unexpected fields")
             for pair in value:
                 if not isinstance(pair, list) or len(pair) != 2 or not _is_key(pair[0], 0):
-                    raise FormatError(f"the description has a {kind} that is not one of keys and values")
+                    raise FormatError(f"the description has a {kind} with an entry that is not a key and a value")
                 yield from _places(pair[1], (*path, part(pair[0])), depth + 1)
             if "_metadata" in node:
                 yield from _places(node["_metadata"], (*path, "_metadata"), depth + 1)
@@ -189,15 +189,15 @@ def _places(node: Node, path: tuple[str, ...], depth: int) -> Iterator[tuple[str
         elif not _is_leaf(node) and not (node.keys() == {"set"} and isinstance(value, list) and _are_keys(value, 0)):
             raise FormatError(f"the description has a value of unknown kind {kind[:40]!a}")
     elif isinstance(node, float) and not math.isfinite(node):
-        raise FormatError("the description has a number that no float is")
+        raise FormatError("the description has a number that is not a finite float")
 
 
 def _tensor(kind: str, node: Node, path: tuple[str, ...]) -> tuple[str, tuple[int, ...]]:
     name, gradients = node.get("name", name_of(path)), node.get("requires_grad", False)
     if node.keys() - {kind, "name", "requires_grad"} or not isinstance(name, str) or type(gradients) is not bool:
-        raise FormatError("the description has a tensor with other fields")
+        raise FormatError("the description has a tensor with unexpected fields")
     if not are_sizes(node[kind]):
-        raise FormatError(f"the description gives tensor {name[:80]!a} a shape that is none")
+        raise FormatError(f"the description gives tensor {name[:80]!a} an invalid shape")
     return name, tuple(node[kind])
 
 
@@ -261,23 +261,25 @@ def _fields(block: Block) -> dict[str, Any]:
 def _blocks(value: object, places: Mapping[str, TensorPlace]) -> tuple[Block, ...]:
     """Check and return the blocks of a description: tensors exist, are in one block each, and have matching shapes."""
     if not isinstance(value, list):
-        raise FormatError("the blocks of the description are no list")
+        raise FormatError("the blocks of the description are not a list")
     taken: set[str] = set()
     found = []
     for fields in value:
         if not isinstance(fields, dict) or not {"weight", "axis"} <= fields.keys() <= {*_NAMES, "axis", "epsilon"}:
-            raise FormatError("a block of the description has no weight and axis, or other fields")
+            raise FormatError("a block of the description lacks weight or axis, or has unexpected fields")
         names = [fields[name] for name in _NAMES if name in fields]
         if not all(isinstance(name, str) and name in places for name in names):
-            raise FormatError("a block of the description has a tensor that there is not")
+            raise FormatError("a block of the description has an unknown tensor")
         if taken.intersection(names) or len(set(names)) < len(names):
-            raise FormatError(f"a tensor of the block of {names[0][:80]!a} is in a block already")
+            raise FormatError(f"a tensor of the block of {names[0][:80]!a} is already in a block")
         taken.update(names)
         axis, epsilon, shape = fields["axis"], fields.get("epsilon"), places[fields["weight"]].shape
         if type(axis) is not int or not 0 <= axis < len(shape) or len(shape) < 2:
-            raise FormatError(f"the block of {names[0][:80]!a} has axis {str(axis)[:20]} of shape {shape}")
+            raise FormatError(
+                f"the block of {names[0][:80]!a} has axis {str(axis)[:20]}, which is invalid for shape {shape}"
+            )
         if not (epsilon is None or (isinstance(epsilon, float) and epsilon >= 0 and math.isfinite(epsilon))):
-            raise FormatError(f"the block of {names[0][:80]!a} has an epsilon that is none")
+            raise FormatError(f"the block of {names[0][:80]!a} has an invalid epsilon")
         if any(places[name].shape != (shape[axis],) for name in names[1:]):
             raise FormatError(f"the tensors of the block of {names[0][:80]!a} differ in shape")
         found.append(Block(**fields))

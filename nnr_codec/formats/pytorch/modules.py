@@ -54,7 +54,7 @@ def from_module(module: Any, example_inputs: Any = None) -> Model:
     MissingDependencyError
         PyTorch is not installed.
     """
-    torch: Any = require("torch", "torch", "a module of PyTorch")
+    torch: Any = require("torch", "torch", "a PyTorch module")
     found = walk(module.state_dict(), Budget(Limits.unlimited()), partial(_read, torch))
     tensors = _arrays(found)
     inputs = () if example_inputs is None else example_inputs
@@ -73,11 +73,11 @@ def from_state_dict(state: Mapping[str, Any]) -> Model:
     Raises
     ------
     FormatError
-        A value is no tensor, or a tensor of a kind that cannot be stored, such as a quantized one.
+        A value is not a tensor, or is an unsupported tensor, such as a quantized one.
     MissingDependencyError
         PyTorch is not installed.
     """
-    torch: Any = require("torch", "torch", "a state_dict of PyTorch")
+    torch: Any = require("torch", "torch", "a PyTorch state_dict")
     found = walk(dict(state), Budget(Limits.unlimited()), partial(_read, torch))
     topology = Topology("pytorch", description.to_bytes(found.tree))
     return Model(_arrays(found), topology, format="pytorch", aliases=found.aliases)
@@ -93,7 +93,7 @@ def to_state_dict(model: Model) -> dict[str, Any]:
     MissingDependencyError
         PyTorch is not installed.
     """
-    torch: Any = require("torch", "torch", "tensors of PyTorch")
+    torch: Any = require("torch", "torch", "conversion to PyTorch tensors")
     made: dict[str, Any] = {}  # by the name of the tensor that others are tied to
     for name in model:
         own = model.aliases.get(name, name)
@@ -122,15 +122,15 @@ def _read(torch: Any, value: Any, what: str) -> View | Leaf | None:
     if not isinstance(value, torch.Tensor):
         return None
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
-        raise FormatError(f"{what} is a {type(value).__qualname__}; only tensors and parameters are carried")
+        raise FormatError(f"{what} is a {type(value).__qualname__}; only tensors and parameters are supported")
     if value.is_meta:
-        raise FormatError(f"{what} is of the device meta, which has no items")
+        raise FormatError(f"{what} is on device meta and has no items")
     if value.layout is not torch.strided or value.is_quantized or value.is_nested:
         kind = "nested" if value.is_nested else "quantized" if value.is_quantized else "sparse"
-        raise FormatError(f"{what} is a {kind} tensor; only dense ones are carried: make it dense before it is saved")
+        raise FormatError(f"{what} is a {kind} tensor; only dense tensors are supported; call to_dense() first")
     type_ = str(value.dtype).removeprefix("torch.")
     if type_ not in TYPES or value.is_neg() or value.is_conj():
-        raise FormatError(f"{what} is of {value.dtype}, for which there is no type here")
+        raise FormatError(f"{what} has dtype {value.dtype}, which is not supported")
     storage = value.untyped_storage()
     return View.of(
         (str(value.device), storage.data_ptr()),
@@ -163,7 +163,7 @@ def load_state(module: Any, model: Model | Mapping[str, Array], *, strict: bool 
     MissingDependencyError
         PyTorch is not installed.
     """
-    torch: Any = require("torch", "torch", "a module of PyTorch")
+    torch: Any = require("torch", "torch", "a PyTorch module")
     model = model if isinstance(model, Model) else Model(model)
     state = {name: value for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
     missing, strangers = (
@@ -174,7 +174,7 @@ def load_state(module: Any, model: Model | Mapping[str, Array], *, strict: bool 
         what = [
             f"{text}: {listed(names, 3)}" for text, names in (("missing", missing), ("unknown", strangers)) if names
         ]
-        raise FormatError(f"these are not the tensors of the module; {'; '.join(what)}")
+        raise FormatError(f"the tensors do not match the module; {'; '.join(what)}")
     names = [name for name in state if name in model.tensors]
     announce(model, names)
     # All are checked before one is copied; each lazy tensor is decoded once.
@@ -190,13 +190,13 @@ def _fitting(torch: Any, name: str, array: Array, target: Any) -> Any:
     if array.dtype.name not in TYPES:
         raise lacks_type(what, array.dtype, "pytorch")
     if [extent for extent in array.shape if extent != 1] != [extent for extent in shape if extent != 1]:
-        raise FormatError(f"{what} has shape {array.shape}; that of the module has {shape}")
+        raise FormatError(f"{what} has shape {array.shape}; the module has {shape}")
     tensor = filled(torch.empty(shape, dtype=getattr(torch, array.dtype.name)), array)
     if target.is_meta:
-        raise FormatError(f"{what} of the module is of the device meta, which has no items")
+        raise FormatError(f"{what} of the module is on device meta and has no items")
     if tensor.is_floating_point() != target.is_floating_point():
-        raise FormatError(f"{what} is of {array.dtype}; that of the module is of {target.dtype}")
+        raise FormatError(f"{what} has dtype {array.dtype}; the module has {target.dtype}")
     found = tensor.to(target.dtype)
     if not tensor.is_floating_point() and not np.array_equal(found.numpy(), array.reshape(shape)):
-        raise FormatError(f"{what} has values that {target.dtype}, the type in the module, does not have")
+        raise FormatError(f"{what} has values that {target.dtype}, the dtype in the module, cannot represent")
     return found

@@ -115,10 +115,10 @@ def _sizes(values: Any) -> tuple[int, ...]:
     if type(values) is Leaf and values.kind == "size":
         values = values.value
     if type(values) is not tuple or len(values) > _MAX_DIMS:
-        raise _damaged(f"a shape or stride is no tuple of up to {_MAX_DIMS} integers")
+        raise _damaged(f"a shape or stride is not a tuple of up to {_MAX_DIMS} integers")
     for value in values:
         if type(value) is not int or not -_MAX_SIZE <= value <= _MAX_SIZE:
-            raise _damaged("an item of a shape or stride is no integer of 64 bits")
+            raise _damaged("an item of a shape or stride is not a 64-bit integer")
     return values
 
 
@@ -138,10 +138,12 @@ def _tensor(
         raise _damaged("a tensor has no storage or offset")
     _check_state(gradients, hooks)
     if metadata:
-        raise FormatError("a tensor is conjugated or negated lazily; save what resolve_conj() or resolve_neg() returns")
+        raise FormatError(
+            "a tensor is conjugated or negated lazily; save the result of resolve_conj() or resolve_neg()"
+        )
     shape, stride = _sizes(shape), _sizes(stride)
     if len(shape) != len(stride) or min(shape, default=0) < 0:
-        raise _damaged("the shape and stride of a tensor do not fit")
+        raise _damaged("the shape and stride of a tensor do not match")
     return TensorRef(
         storage.key, storage.size * storage.itemsize, dtype or storage.type, offset, shape, stride, gradients
     )
@@ -164,7 +166,7 @@ def _parameter(data: Any, gradients: Any, hooks: Any) -> TensorRef:
 
 def _check_state(gradients: Any, hooks: Any) -> None:
     if type(gradients) is not bool or hooks:
-        raise FormatError("a tensor of the pickle has backward hooks, or does not say whether it requires gradients")
+        raise FormatError("a tensor of the pickle has backward hooks, or an invalid requires_grad")
 
 
 def _ordered(pairs: Any = ()) -> PickledContainer:
@@ -177,7 +179,7 @@ def _ordered(pairs: Any = ()) -> PickledContainer:
 def _counter(pairs: Any = None) -> PickledContainer:
     """Return a Counter: empty, or from a dict."""
     if pairs is not None and not (type(pairs) is PickledContainer and pairs.kind in PAIRS):
-        raise _damaged("a Counter is made of no dict")
+        raise _damaged("a Counter is not made from a dict")
     return PickledContainer.of("Counter", pairs or ())
 
 
@@ -188,15 +190,15 @@ def _set(items: Any = ()) -> PickledContainer:
 def _plain(items: Any, length: int | None = None) -> Any:
     """Check that the value is a list or tuple, of a given length."""
     if not (type(items) is tuple or (type(items) is PickledContainer and items.kind == "list")):
-        raise _damaged("a container is made of neither list nor tuple")
+        raise _damaged("a container is made from neither a list nor a tuple")
     if length is not None and len(items) != length:
-        raise _damaged("an item of a dict is no pair")
+        raise _damaged("an item of a dict is not a pair")
     return items
 
 
 def _complex(real: Any, imaginary: Any) -> complex:
     if type(real) is not float or type(imaginary) is not float:
-        raise _damaged("a part of a complex number is no float")
+        raise _damaged("a part of a complex number is not a float")
     return complex(real, imaginary)
 
 
@@ -259,17 +261,17 @@ def _constant(name: str, before: list[Any]) -> _Function | bytes | Leaf:
 
 
 def _instead(module: str, short: str) -> str:
-    """Return what to save instead of an object of this class, or made by this function."""
+    """Return a hint for saving an object of this class, or of this function, in another way."""
     weights = "torch.save(module.state_dict(), 'weights.pt')"
     if module.startswith("__torch__"):
-        return f"this is TorchScript: save its weights, with module = torch.jit.load(FILE), by {weights}"
+        return f"this is TorchScript: run module = torch.jit.load(FILE), and save its weights with {weights}"
     if short.startswith(("qint", "quint")) or short == "_rebuild_qtensor" or "quantized" in module:
-        return "PyTorch has quantized this model: give the model from before, which is quantized on encoding"
+        return "PyTorch has quantized this model: give the original model, which is quantized on encoding"
     if module.startswith("torch.nn."):
-        return f"this is a pickled module: save its weights by {weights}"
+        return f"this is a pickled module: save its weights with {weights}"
     if short[:1].isupper():
-        return f"only tensors in plain containers are read: save the weights of a module by {weights}"
-    return "only tensors, parameters, plain containers and plain values are read"
+        return f"only tensors in plain containers are supported: save the weights of a module with {weights}"
+    return "only tensors, parameters, plain containers and plain values are supported"
 
 
 # ------------------------------------------------------------------------------------------------ opcodes
@@ -350,9 +352,9 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 arguments = stack.pop()
                 function = stack.pop()
                 if type(function) is not _Function:
-                    raise FormatError("the pickle calls an object that is no function")
+                    raise FormatError("the pickle calls an object that is not a function")
                 if type(arguments) is not tuple:
-                    raise _damaged("the arguments of a call are no tuple")
+                    raise _damaged("the arguments of a call are not a tuple")
                 value = function.make(*arguments)
                 stack.append(value)
                 if type(value) is PickledContainer:  # contents are copied
@@ -367,7 +369,7 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 left -= 1
             case 0x51:  # BINPERSID
                 if type(stack[-1]) is not tuple:
-                    raise _damaged("a persistent identifier is no tuple")
+                    raise _damaged("a persistent identifier is not a tuple")
                 stack[-1] = storage = _storage(*stack[-1])
                 if storages.setdefault(storage.key, storage[1:3]) != storage[1:3]:
                     raise FormatError(f"storage {storage.key[:40]!a} has items of two types")
@@ -486,9 +488,9 @@ def _bytes(data: bytes, first: int, end: int) -> bytes:
 def _open(container: Any, kinds: tuple[str, ...]) -> PickledContainer:
     """Check that the value is a container that may still change."""
     if type(container) is not PickledContainer or container.kind not in kinds:
-        raise _damaged("items are put into what is no container of such items")
+        raise _damaged("items are added to an object that is not a container for them")
     if container.is_used:
-        raise FormatError("the pickle changes a container after it was used again, as one that holds itself")
+        raise FormatError("the pickle changes a container that is already shared, such as one that contains itself")
     return container
 
 
@@ -498,15 +500,15 @@ def _build(target: Any, state: Any) -> None:
     parts = iter(_open(state, ("dict",)))
     for key, value in zip(parts, parts, strict=True):  # _open() rejects a reused dict, which would cost time again
         if type(key) is not str or key != "_metadata":
-            raise FormatError("an OrderedDict has attributes beside its keys, which are not carried")
+            raise FormatError("an OrderedDict has attributes besides its keys, which are not supported")
         target.metadata = (value,)
 
 
 def _storage(kind: Any, type_: Any, key: Any, location: Any, size: Any, view: Any = None) -> Storage:
     """Return the storage of a persistent identifier; ``view`` occurs only in files of the old format."""
     if kind != "storage" or type(type_) is not bytes or type(key) is not str or type(location) is not str:
-        raise _damaged("a persistent identifier is not that of a storage")
+        raise _damaged("a persistent identifier does not identify a storage")
     if type(size) is not int or not 0 <= size <= _MAX_SIZE or view is not None:
-        raise _damaged(f"the size of storage {key[:40]!a} is none")
+        raise _damaged(f"the size of storage {key[:40]!a} is invalid")
     type_name, itemsize = _STORAGES[type_.decode()]
     return Storage(key, type_name, itemsize, size)

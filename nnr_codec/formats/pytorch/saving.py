@@ -32,7 +32,7 @@ def write_model(torch: Any, model: Model, file: BinaryIO, *, scratch: Path | Non
     described_by = _description(model)
     places = described_by.places if described_by else dict.fromkeys(map(_checked, model))
     if missing := [name for name in places if name not in model.tensors]:
-        raise FormatError(f"the model has no tensor {missing[0][:80]!a}, one of its PyTorch description")
+        raise FormatError(f"the model has no tensor {missing[0][:80]!a}, which its PyTorch description requires")
     if unused := [name for name in model if name not in places]:
         _warn(f"tensors that are not in the model's PyTorch description are left out: {listed(unused)}")
     shapes = {name: _shape(model, name, place) for name, place in places.items()}
@@ -43,7 +43,7 @@ def write_model(torch: Any, model: Model, file: BinaryIO, *, scratch: Path | Non
         for name, (dtype, shape) in shapes.items():
             array = np.asarray(model.tensors[name])
             if array.dtype != dtype or array.size != math.prod(shape):
-                raise FormatError(f"tensor {name[:80]!a} has changed while it was written")
+                raise FormatError(f"tensor {name[:80]!a} changed while it was written")
             other = tensors.get(first.setdefault(model.aliases.get(name, name), name))
             tensors[name] = other if _tied(other, array, shape) else filled(empty(dtype, shape), array)
         content = build(torch, described_by.tree, tensors) if described_by else tensors
@@ -63,7 +63,7 @@ def _description(model: Model) -> description.Description | None:
 def _checked(name: str) -> str:
     """Return the name of a tensor as a key; FormatError for a name that could not be read again."""
     if not is_name(name):
-        raise FormatError(f"tensor {name[:80]!a}: that is no name in a PyTorch file")
+        raise FormatError(f"tensor {name[:80]!a}: the name is not possible in a PyTorch file")
     return name
 
 

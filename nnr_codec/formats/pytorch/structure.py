@@ -70,7 +70,7 @@ class View(NamedTuple):
         # The stride of an extent of 1 is arbitrary. Keeping it would permit hash collisions of strides.
         stride = tuple([step if extent > 1 else 0 for extent, step in zip(shape, stride, strict=True)])
         if min((offset, *stride)) < 0 or stop > size:
-            raise FormatError(f"{what} has items outside of its storage")
+            raise FormatError(f"{what} has items outside its storage")
         return cls(storage, stored, shape, stride, start, stop, requires_grad, is_parameter)
 
     @property
@@ -133,13 +133,14 @@ def walk(value: object, budget: Budget, read: Reader) -> Found:
     budget : Budget
         Charged with names, and with the bytes of tensors.
     read : callable
+        See :data:`Reader`.
 
     Raises
     ------
-    The value is nested too deeply or contains itself, or has unsupported values or tensors.
-        It is nested too deep or holds itself, or has a value or tensor of a kind that is not carried.
-    The value exceeds the limits.
-        It asks for more than the limits permit.
+    FormatError
+        The value is nested too deeply or contains itself, or has unsupported values or tensors.
+    LimitError
+        The value exceeds the limits.
     """
     walker = _Walker(budget, read)
     found = Found(walker.node(value, (), 0))
@@ -157,7 +158,7 @@ class _Walker:
     def node(self, value: Any, path: tuple[str, ...], depth: int) -> Node:
         self.budget.charge("max_names", 1, "values of the file")
         if depth > description.MAX_DEPTH:
-            raise FormatError(f"containers are nested deeper than {description.MAX_DEPTH}, or hold themselves")
+            raise FormatError(f"containers are nested deeper than {description.MAX_DEPTH}, or contain themselves")
         kind = value.kind if type(value) is PickledContainer else _KINDS.get(type(value))
         if kind is None:
             return self.leaf(value, path)
@@ -191,7 +192,7 @@ class _Walker:
         else:
             attributes = getattr(value, "__dict__", {})
             if attributes.keys() - {"_metadata"}:
-                raise FormatError(f"{_place(path)} has attributes beside its keys, which are not carried")
+                raise FormatError(f"{_place(path)} has attributes besides its keys, which are not supported")
             metadata = tuple(attributes.values())
         if metadata:
             node["_metadata"] = self.node(metadata[0], (*path, "_metadata"), depth + 1)
@@ -205,14 +206,14 @@ class _Walker:
             return self.leaf(key, path)
         found = self.read(key, _place(path))
         if not isinstance(found, Leaf) or found.kind != "dtype":
-            raise FormatError(f"{_place(path)}: a key or item of a set is of type {_type(key)}, which is not carried")
+            raise FormatError(f"{_place(path)}: a key or item of a set has type {_type(key)}, which is not supported")
         return {"dtype": found.value}
 
     def leaf(self, value: Any, path: tuple[str, ...]) -> Node:
         kind = type(value)
         if kind is str:
             if _PAIR.search(value):
-                raise FormatError(f"{_place(path)}: a text has a surrogate pair, which JSON does not distinguish")
+                raise FormatError(f"{_place(path)}: a string has a surrogate pair, which JSON cannot represent")
             return self.charged(value)
         if value is None or kind is bool:
             return value
@@ -225,7 +226,7 @@ class _Walker:
         what = _place(path)
         found = self.read(value, what)
         if found is None:
-            raise FormatError(f"{what} is of type {_type(value)}, which is not carried")
+            raise FormatError(f"{what} has type {_type(value)}, which is not supported")
         if isinstance(found, Leaf):
             return self.charged({found.kind: found.value})
         return self.tensor(value, found, path, what)
@@ -251,7 +252,7 @@ class _Walker:
             node["requires_grad"] = view.requires_grad
         name = description.name_of(path)
         if not is_name(name):
-            raise FormatError(f"{what}: no bitstream has a tensor of that name")
+            raise FormatError(f"{what}: the name is not possible in a bitstream")
         limits.check("max_name_bytes", len(name.encode()), "bytes of the name of a tensor")
         self.characters += len(name)
         if self.characters > description.MAX_NAMES:
@@ -337,7 +338,7 @@ def build(torch: Any, node: Node, tensors: Mapping[str, Any], path: tuple[str, .
             pairs if kind != "Counter" else dict(pairs)
         )
         if len(found) < len(pairs):
-            raise FormatError("the description has a dict with a key twice")
+            raise FormatError("the description has a dict with a repeated key")
         if "_metadata" in node:
             found._metadata = build(torch, node["_metadata"], tensors, (*path, "_metadata"))
         return found
@@ -370,7 +371,7 @@ def _value(torch: Any, kind: str, value: Any) -> Any:
     except RuntimeError:
         found = None
     if type(found) not in (torch.device, torch.dtype):
-        raise FormatError(f"the installed PyTorch knows no {kind} {value[:40]!a}")
+        raise FormatError(f"the installed PyTorch has no {kind} {value[:40]!a}")
     return found
 
 

@@ -72,13 +72,13 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     if isinstance(source, Path):
         files, entries, metadata, strangers = _opened(source, limits)
         if strangers:
-            leave_out(f"these are left out: {listed(strangers)}", strict)
+            leave_out(f"files and entries of the index are left out: {listed(strangers)}", strict)
         of_folder = source.is_dir()
         check_shard(shards.of_folder(source)[0] if of_folder else source, strict, of_folder=of_folder)
         return Model(LazyTensors(files, entries), metadata=metadata, format=NAME)
     source.seek(0)
     if is_index(source.read(PEEK)):
-        raise FormatError("the index of a model in several files (shards), which are beside it: it is read by its path")
+        raise FormatError("this is the index of a sharded model; give its path, with the shards in the same folder")
     metadata, entries = read_header(source, Budget(limits))
     tensors = {name: entry.read(source, f"tensor {name[:80]!a}") for name, entry in entries.items()}
     return Model(tensors, metadata=metadata, format=NAME)
@@ -116,7 +116,7 @@ def _opened(source: Path, limits: Limits) -> tuple[_Files, dict[str, Entry], dic
     if folder:
         found = shards.of_folder(folder)
         if len(found) != 1:
-            raise FormatError(f"the folder has {len(found)} files whose name ends in {shards.INDEX}, and not one")
+            raise FormatError(f"the folder has {len(found)} files whose name ends in {shards.INDEX} instead of one")
         source = found[0]
     budget = Budget(limits)
     with open(source, "rb") as file:
@@ -136,7 +136,8 @@ def _opened(source: Path, limits: Limits) -> tuple[_Files, dict[str, Entry], dic
     if missing := index.weight_map.keys() - entries.keys():
         tensor = min(missing)
         raise FormatError(
-            f"tensor {tensor[:80]!a} is not in {index.weight_map[tensor][:80]!a}, as the index says", tensor=tensor
+            f"tensor {tensor[:80]!a} is not in {index.weight_map[tensor][:80]!a}, although the index says so",
+            tensor=tensor,
         )
     strangers = _others(folder, {source.name, *index.names}) + strangers
     return files, entries, shards.describe(index, entries, texts), strangers
@@ -207,7 +208,7 @@ def _described(model: Model) -> dict[str, Described]:
 
 def _write(model: Model, file: BinaryIO) -> None:
     if shards.tells_more(model.metadata):
-        message = "a safetensors file does not keep the metadata of an index, nor those of single shards"
+        message = "a safetensors file cannot store the metadata of an index or of single shards"
         warnings.warn(message, FormatWarning, stacklevel=4)
     tensors = in_order(_described(model))
     metadata = {key: text for key, text in model.metadata.items() if key != shards.KEY}
@@ -233,6 +234,6 @@ def _write_file(model: Model, file: BinaryIO, head: bytes, tensors: Mapping[str,
     for name, tensor in tensors.items():
         array = model.tensors[name]
         if describe(name, array.dtype, array.shape) != tensor:
-            raise FormatError(f"tensor {name[:80]!a} has changed while it was written", tensor=name)
+            raise FormatError(f"tensor {name[:80]!a} changed while it was written", tensor=name)
         items = bit_patterns(array)
         file.write(items.astype(items.dtype.newbyteorder("<"), copy=False).view(np.uint8).data)

@@ -75,10 +75,10 @@ def read_header(file: BinaryIO, budget: Budget, number: int = 0) -> tuple[dict[s
     length = int.from_bytes(file.read(_SIZE), "little")
     if size < _SIZE or length > size - _SIZE:
         check_pointer(file)
-        raise FormatError(f"the file has {size:,} bytes; {_SIZE} and a header of {length:,} do not fit")
+        raise FormatError(f"the file has {size:,} bytes, which is too few for its header of {length:,}")
     limits.check("max_topology_bytes", length, "bytes of the header")
     if length > MAX_HEADER:
-        raise FormatError(f"the header has {length:,} bytes; at most {MAX_HEADER:,} are read")
+        raise FormatError(f"the header has {length:,} bytes; at most {MAX_HEADER:,} are supported")
     fields = parse_object(file.read(length), "the header")
     metadata = fields.pop(_METADATA, None)
     budget.charge("max_names", len(fields), "tensors of the file")
@@ -94,11 +94,11 @@ def parse_object(data: bytes, what: str) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-            raise FormatError(f"{what} has {twice[:80]!a} twice")
+            raise FormatError(f"{what} contains {twice[:80]!a} twice")
         return found
 
     def constant(text: str) -> None:
-        raise FormatError(f"{what} has {text}, which is no JSON")
+        raise FormatError(f"{what} contains {text}, which is not valid JSON")
 
     if data[:1] != b"{":
         raise FormatError(f"{what} does not begin with an opening brace")
@@ -107,7 +107,7 @@ def parse_object(data: bytes, what: str) -> dict[str, Any]:
     except FormatError:
         raise
     except (ValueError, RecursionError) as error:  # also for numbers with thousands of digits
-        raise FormatError(f"{what} is no JSON: {str(error)[:80]}") from None
+        raise FormatError(f"{what} is not valid JSON: {str(error)[:80]}") from None
     return dict(value)
 
 
@@ -137,14 +137,14 @@ def _entry(name: str, value: object, start: int, number: int, budget: Budget) ->
         raise FormatError(f"{what}: not an object of dtype, shape and data_offsets")
     code, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not (isinstance(code, str) and _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
-        raise FormatError(f"{what}: not the name of a dtype, a list of extents and two offsets")
+        raise FormatError(f"{what}: dtype, shape or data_offsets is malformed")
     if code not in TYPES:
-        raise FormatError(f"{what}: dtype {code[:40]!a} is not read; there are {', '.join(TYPES)}")
+        raise FormatError(f"{what}: dtype {code[:40]!a} is not supported; use one of {', '.join(TYPES)}")
     stored, extents, (first, end) = STORED_TYPES[TYPES[code]], tuple(shape), offsets
     elements = budget.tensor(extents, stored.itemsize, what)
     if end - first != elements * stored.itemsize:
         raise FormatError(
-            f"{what}: data_offsets [{first}, {end}]; {code} of shape {list(extents)} has "
+            f"{what}: data_offsets [{first}, {end}]; {code} of shape {list(extents)} requires "
             f"{elements * stored.itemsize} bytes"
         )
     try:
@@ -164,12 +164,12 @@ def _check_places(entries: Mapping[str, Entry], start: int, size: int) -> None:
     at = start
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes)):
         if entry.start != at:
-            what = "overlap with another tensor's" if entry.start < at else "come after a hole"
+            what = "overlap another tensor" if entry.start < at else "follow a gap"
             raise FormatError(f"tensor {name[:80]!a}: its bytes, from {entry.start - start} on, {what}", tensor=name)
         at += entry.nbytes
     if at != size:
         raise FormatError(
-            f"the file has {size:,} bytes; header and tensors need {at:,}", hint=AGAIN if at > size else ""
+            f"the file has {size:,} bytes; header and tensors require {at:,}", hint=AGAIN if at > size else ""
         )
 
 
@@ -182,7 +182,7 @@ def describe(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Describ
     if dtype.name not in CODES:
         raise lacks_type(f"tensor {name[:80]!a}", dtype, "safetensors")
     if name == _METADATA or not is_text(name):
-        raise FormatError(f"tensor {name[:80]!a}: safetensors has no tensor of that name", tensor=name)
+        raise FormatError(f"tensor {name[:80]!a}: the name is not possible in safetensors", tensor=name)
     return CODES[dtype.name], shape
 
 
@@ -202,7 +202,7 @@ def make_header(metadata: Mapping[str, str], tensors: Mapping[str, Described]) -
     metadata."""
     for key, text in metadata.items():
         if not (isinstance(key, str) and isinstance(text, str) and is_text(key + text)):
-            raise FormatError(f"metadata {str(key)[:80]!a}: safetensors keeps Unicode text only")
+            raise FormatError(f"metadata {str(key)[:80]!a}: safetensors can store only Unicode text")
     fields: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
     at = 0
     for name, tensor in tensors.items():
@@ -212,5 +212,5 @@ def make_header(metadata: Mapping[str, str], tensors: Mapping[str, Described]) -
     data = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     data += b" " * (-len(data) % _SIZE)
     if len(data) > MAX_HEADER:
-        raise FormatError(f"a header of {len(data):,} bytes; safetensors has at most {MAX_HEADER:,}")
+        raise FormatError(f"the header would have {len(data):,} bytes; safetensors permits at most {MAX_HEADER:,}")
     return len(data).to_bytes(_SIZE, "little") + data

@@ -85,7 +85,7 @@ class Index:
         try:
             return located(self.path, name, f"the shard {name[:80]!a}")
         except FormatError as error:
-            error.hint = "this is the index of a model; its shards must be beside it"
+            error.hint = "this is the index of a sharded model; its shards must be in the same folder"
             raise
 
     def check(self, name: str, entries: Mapping[str, Entry]) -> list[str]:
@@ -117,11 +117,11 @@ def read_index(path: Path, budget: Budget) -> Index:
     for name in set(weight_map.values()):
         if name.endswith(".bin"):
             raise FormatError(
-                "an index of PyTorch files (.bin), which are not read together",
-                hint="save the model as safetensors, or encode each .bin (nnr encode FILE... -o FOLDER/)",
+                "an index of PyTorch files (.bin), which is not supported",
+                hint="save the model as safetensors, or encode each .bin separately (nnr encode FILE... -o FOLDER/)",
             )
         if not name or name in (".", "..") or re.search(r"[\x00-\x1f/\\:]", name) or not is_text(name):
-            raise FormatError(f"the index names a shard {name[:80]!a}, which is no plain file name")
+            raise FormatError(f"the index names a shard {name[:80]!a}, which is not a plain file name")
     if not (metadata is None or isinstance(metadata, dict)):
         raise FormatError("metadata of the index is not an object")
     kept = {key: value for key, value in (metadata or {}).items() if is_text(key) and _is_scalar(value)}
@@ -266,7 +266,7 @@ class _Record:
         what = f"metadata {KEY!r}"
         fields = parse_object(text.encode("utf-8", "replace"), what)
         if unknown := fields.keys() - cls.__dataclass_fields__.keys():
-            raise FormatError(f"{what} has {min(unknown)[:80]!a}, which is not known")
+            raise FormatError(f"{what} contains the unknown entry {min(unknown)[:80]!a}")
         record = cls(**fields)
         index, texts = record.index, record.metadata
         if not (
@@ -283,7 +283,7 @@ class _Record:
         ):
             raise FormatError(f"{what} does not describe shards")
         if not _are_portable([record.stem + SUFFIX]) or not _are_portable(record.names):
-            raise FormatError(f"{what} names files that not every system can have, or that are no shards")
+            raise FormatError(f"{what} contains file names that are not portable or not those of shards")
         return record
 
     def places(self, names: Sequence[str]) -> dict[str, int]:

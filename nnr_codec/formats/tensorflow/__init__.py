@@ -56,7 +56,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
         The files exceed the limits.
     """
     if not isinstance(source, Path):
-        raise FormatError("models of TensorFlow have several files; a stream has one")
+        raise FormatError("a TensorFlow model has several files; give a path instead of a stream")
     budget = Budget(limits)
     topology, metadata = None, dict[str, str]()
     index: Path | None = source
@@ -74,13 +74,13 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
     """Read the graph of a SavedModel; errors are those of :func:`load`, and FormatError for a checkpoint."""
     if not isinstance(source, Path) or not source.is_dir():
-        raise FormatError(f"no folder with a {_GRAPH}")
+        raise FormatError(f"not a folder with a {_GRAPH}")
     with opened(source / _GRAPH) as file:
         size = os.fstat(file.fileno()).st_size
         limits.check("max_topology_bytes", size, f"bytes of {_GRAPH}")
         topology = Topology(TOPOLOGY, file.read(size))
     if not owns(topology):
-        raise FormatError(f"{_GRAPH} does not begin as a SavedModel does")
+        raise FormatError(f"{_GRAPH} does not begin like a SavedModel")
     return topology
 
 
@@ -109,9 +109,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
     as_checkpoint = path.name.lower().endswith(bundle.SUFFIX)
     graph = model.topology if model.topology and model.topology.format == TOPOLOGY and owns(model.topology) else None
     if not as_checkpoint and graph is None:
-        raise FormatError(
-            f"a SavedModel needs its {_GRAPH}, which the model has not; a checkpoint (.index) does without"
-        )
+        raise FormatError(f"a SavedModel requires a {_GRAPH}, which the model lacks; write a checkpoint (.index)")
     plan = writing.plan(model, keeps_all=not as_checkpoint)
     if as_checkpoint:
         with output_files(path, overwrite=overwrite) as create:
@@ -146,7 +144,7 @@ def _beside(folder: Path, limits: Limits, budget: Budget) -> tuple[Path | None, 
                 key, text = as_metadata(NAME, name, file.read(size))
             metadata[key] = text
     if has_data and index is None:
-        raise FormatError(f"there are data of variables, but no {_CHECKPOINT}{bundle.SUFFIX}")
+        raise FormatError(f"the folder has data of variables, but no {_CHECKPOINT}{bundle.SUFFIX}")
     return index, metadata
 
 

@@ -1,4 +1,4 @@
-"""Reader of TensorFlow checkpoints without TensorFlow: a table of entries (``.index``), and data files beside it.
+"""Reader of TensorFlow checkpoints without TensorFlow: a table of entries (``.index``), and data files.
 
 The table has blocks of sorted keys, the names of the tensors, each with a BundleEntryProto: type, shape, and location
 of the items. All checksums are verified, those of tensors on access.
@@ -68,7 +68,7 @@ class BundleEntry(Entry):
         file.seek(self.start)
         fill(file, items, what)
         if masked(crc32c(items.reshape(-1).view("u1").data)) != self.checksum:
-            raise FormatError(f"{what}: it is damaged, as its checksum tells")
+            raise FormatError(f"{what}: the checksum is wrong")
         return native(items, self.type, what)
 
 
@@ -113,7 +113,7 @@ def read(index: Path, limits: Limits, budget: Budget) -> Bundle:
                 continue
             name = _name(key, limits)
             if not name or name in found.entries or name in found.strings:
-                raise FormatError("a name that is empty or there twice in the checkpoint")
+                raise FormatError("a name in the checkpoint is empty or occurs twice")
             _add(found, name, MessageFields(value, f"entry {name[:80]!a} of the checkpoint", limits), limits, budget)
     if not found.files:
         raise FormatError("the checkpoint has no header")
@@ -134,7 +134,7 @@ def _files(key: bytes, value: bytes, index: Path, limits: Limits, budget: Budget
     header = MessageFields(value, "the header of the checkpoint", limits)
     count = header.number(1)
     if key or header.number(2):
-        raise FormatError("a checkpoint without a header, or of a machine with big-endian numbers")
+        raise FormatError("the checkpoint has no header or is big-endian")
     budget.charge("max_names", count, "data files of the checkpoint")
     paths = []
     for shard in range(count):
@@ -153,12 +153,12 @@ def _add(found: Bundle, name: str, entry: MessageFields, limits: Limits, budget:
     what = f"tensor {name[:80]!a}"
     kind, shard, start, nbytes = (entry.number(field) for field in (1, 3, 4, 5))
     if entry.has(7):
-        raise FormatError(f"{what}: it is in slices, which are not read")
+        raise FormatError(f"{what}: partitioned variables are not supported")
     shape = _shape(entry.message(2), what)
     if kind not in TYPES and kind != STRING:
-        raise FormatError(f"{what}: type {kind} of TensorFlow is not read")
+        raise FormatError(f"{what}: TensorFlow type {kind} is not supported")
     if shard >= len(found.files) or max(start, nbytes) > found.files[shard][1][2] - min(start, nbytes):
-        raise FormatError(f"{what}: its items are outside of the data file")
+        raise FormatError(f"{what}: its items are outside the data file")
     if kind == STRING:
         budget.charge("max_side_info_bytes", nbytes, "bytes of strings in the checkpoint")
         budget.charge("max_names", math.prod(shape), "strings in the checkpoint")
@@ -170,7 +170,7 @@ def _add(found: Bundle, name: str, entry: MessageFields, limits: Limits, budget:
     elements = budget.tensor(shape, stored.itemsize, what)
     if elements * stored.itemsize != nbytes:
         raise FormatError(
-            f"{what}: {nbytes:,} bytes; {stored.name} of shape {shape} has {elements * stored.itemsize:,}"
+            f"{what}: {nbytes:,} bytes; {stored.name} of shape {shape} requires {elements * stored.itemsize:,}"
         )
     _ = stored.dtype  # may require ml_dtypes
     found.entries[name] = BundleEntry(stored.name, shape, start, nbytes, shard, entry.number(6))
@@ -180,7 +180,7 @@ def _shape(shape: MessageFields, what: str) -> tuple[int, ...]:
     """Return the extents of a TensorShapeProto."""
     extents = tuple(dimension.number(1) for dimension in shape.messages(2))
     if shape.number(3) or any(extent > _MAX_SIZE for extent in extents):
-        raise FormatError(f"{what}: its shape is not known")
+        raise FormatError(f"{what}: its shape is unknown")
     return extents
 
 
@@ -189,7 +189,7 @@ def _strings(data: bytes, count: int, what: str, limits: Limits) -> list[bytes]:
     lengths, at = _numbers(MessageSource(data, limits), 0, count, what)
     at += 4
     if at + sum(lengths) != len(data):
-        raise FormatError(f"{what}: {len(data):,} bytes; its strings have {at + sum(lengths):,}")
+        raise FormatError(f"{what}: {len(data):,} bytes; its strings require {at + sum(lengths):,}")
     found = []
     for length in lengths:
         found.append(data[at : at + length])
@@ -223,13 +223,13 @@ class _Blocks:
         (start, length), _ = _numbers(MessageSource(place, self._limits), 0, 2, "the table of the checkpoint")
         self._spent += length + _TRAILER
         if start + length + _TRAILER > self._size or self._spent > self._size:
-            raise FormatError("the table of the checkpoint is damaged: a block is outside of it, or overlaps others")
+            raise FormatError("the table of the checkpoint is damaged: a block is outside it or overlaps others")
         self._file.seek(start)
         data = self._file.read(length + _TRAILER)
         if len(data) != length + _TRAILER or data[length]:
-            raise FormatError("the table of the checkpoint is cut off or compressed")
+            raise FormatError("the table of the checkpoint is truncated or compressed")
         if int.from_bytes(data[length + 1 :], "little") != masked(crc32c(data[: length + 1])):
-            raise FormatError("the table of the checkpoint is damaged: a checksum is another one")
+            raise FormatError("the table of the checkpoint is damaged: a checksum is wrong")
         return data[:length]
 
 
@@ -290,14 +290,14 @@ class MessageFields:
         """Return a number; FormatError for another type."""
         value = self._found.get(number, [0])[-1]
         if not isinstance(value, int):
-            raise FormatError(f"{self._what}: field {number} is no number")
+            raise FormatError(f"{self._what}: field {number} is not a number")
         return value
 
     def messages(self, number: int) -> list[MessageFields]:
         """Return repeated messages; FormatError for another type."""
         values = [value for value in self._found.get(number, ()) if isinstance(value, bytes)]
         if len(values) != len(self._found.get(number, ())):
-            raise FormatError(f"{self._what}: field {number} is no message")
+            raise FormatError(f"{self._what}: field {number} is not a message")
         return [MessageFields(value, self._what, self._limits) for value in values]
 
     def message(self, number: int) -> MessageFields:

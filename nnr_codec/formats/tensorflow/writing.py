@@ -54,14 +54,16 @@ def plan(model: Model, *, keeps_all: bool) -> CheckpointPlan:
         if dtype.name not in TYPES.values():
             raise lacks_type(f"tensor {name[:80]!a}", dtype, _FORMAT)
         if not name or name in strings or not _is_text(name):
-            raise FormatError(f"tensor {name[:80]!a}: that is no name in a checkpoint, or there twice", tensor=name)
+            raise FormatError(
+                f"tensor {name[:80]!a}: the name is not possible in a checkpoint, or occurs twice", tensor=name
+            )
     lost = []
     if not keeps_all:
         lost = ["the topology"] * (model.topology is not None) + ["files beside the variables"] * bool(files)
     if any(not key.startswith(f"{_FORMAT}:") for key in model.metadata):
         lost.append("metadata")
     if model.aliases and model.format != _FORMAT:  # its own ties are found again
-        lost.append("ties of tensors, which are written once for each name")
+        lost.append("ties (tied tensors are written separately)")
     if lost:
         warnings.warn(f"left out: {', '.join(lost)}", FormatWarning, stacklevel=4)
     return CheckpointPlan(files, strings)
@@ -171,7 +173,7 @@ def strings_as_metadata(strings: Strings) -> dict[str, str]:
 def strings_from_metadata(metadata: Mapping[str, str]) -> Strings:
     """Restore string tensors from metadata; FormatError if it is malformed."""
     scalars = {key.removeprefix(_STRING): [[], [text]] for key, text in metadata.items() if key.startswith(_STRING)}
-    error = FormatError(f"metadata {_STRINGS!r} are no strings by name, or are there twice")
+    error = FormatError(f"metadata {_STRINGS!r} is malformed or repeats a name")
     try:
         found = json.loads(metadata.get(_STRINGS, "{}"))
     except (ValueError, RecursionError):
