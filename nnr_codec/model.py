@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.generic]
-#: Called as ``progress(name, done, total)`` after each tensor: its name, the number of finished tensors, and their total.
+#: Called as ``progress(name, done, total)`` after each tensor: its name, the number of finished tensors, and the total.
 Progress = Callable[[str, int, int], None]
 
 
