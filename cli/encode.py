@@ -193,7 +193,7 @@ def encode(
         if os.path.realpath(place) in map(os.path.realpath, (*reports, *places[:k])):
             raise click.UsageError(f"{place} cannot be two outputs")
         if place == model != "-":
-            output.model(model, format=model_format, limits=limits)  # says that it is a bitstream
+            output.model(model, format=model_format, limits=limits)  # raises the error for a bitstream
     inputs = [*models, known] if known else models
     for name in reports:
         params.open_target(name, *inputs, force=force, folder=False)
@@ -257,7 +257,7 @@ def compared(
 
 
 def data_of(known: nnr.Model) -> dict[str, Any]:
-    """Return the options in an archive of sensitivities and second moments."""
+    """Return the options from an archive of sensitivities and second moments."""
     parts = {name: name.removeprefix(HESSIAN) for name in known}
     return {
         "sensitivity": {part: known[name] for name, part in parts.items() if name == part},
@@ -316,7 +316,7 @@ def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, stored: int |
 
 
 def check_steps(config: nnr.EncoderConfig) -> None:
-    """Raise UsageError for an unknown step of parameter reduction, or an unknown option of one."""
+    """Raise UsageError for an unknown step of parameter reduction, or an unknown option of a step."""
     from nnr_codec.encoder.reduce import tool_of
 
     with coding.usage_errors():
@@ -325,13 +325,13 @@ def check_steps(config: nnr.EncoderConfig) -> None:
 
 
 def steps_told(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]:
-    """Describe the effects of the steps of parameter reduction, and the steps that a size target left out."""
+    """Describe the effects of the steps of parameter reduction, and the steps that a size target omitted."""
     done = list(report.config.reduction) if report.config else []
     asked = list(config.reduction)
     for step in [step for step in asked if step in done]:
         asked.remove(step)
         done.remove(step)
-    for step in done:  # its amount was chosen
+    for step in done:  # the size target chose its amount
         asked.remove(next(one for one in asked if one.tool == step.tool and {*one.options} <= {*step.options}))
     return [*map(step_told, report.steps), *(f"{step}: does no good at this size, and is left out" for step in asked)]
 
@@ -361,15 +361,15 @@ def checked(found: ModelDifference) -> str:
 
 
 def file_size(model: str) -> int | None:
-    """Return the bytes of a model's file; None for a folder and standard input."""
+    """Return the size of a model file in bytes; None for a folder and standard input."""
     return os.path.getsize(model) if os.path.isfile(model) else None
 
 
 def summary(report: nnr.EncodeReport, stored: int | None) -> str:
-    """Describe sizes before and after, and errors.
+    """Describe sizes before and after encoding, and errors.
 
-    Before is the size of the file, ``stored``, if that is less than its values take: they are compressed in it, or are
-    converted on reading.
+    The size before is the file size ``stored`` if it is smaller than the values, because the file is compressed or its
+    types are converted on reading; otherwise it is the size of the values.
     """
     is_packed = stored is not None and 0 < stored < report.source_bytes
     sizes = f"{stored if is_packed else report.source_bytes:,} -> {report.nbytes:,} bytes"
