@@ -22,7 +22,7 @@ class Limits:
     max_unit_bytes, max_units, max_agg_depth : int
         Size of one unit; number of units of a bitstream; nesting depth of aggregates.
     max_eg_bits, max_name_bytes, max_names : int
-        Bits of an Exp-Golomb code after its prefix; bytes of a string; total number of entries of lists in headers.
+        Bits of an Exp-Golomb code after its prefix; bytes of a string; total entries of all lists in headers.
     max_dims, max_tensor_elements, max_tensor_bytes, max_total_bytes : int
         Number of dimensions, elements and bytes of one tensor; total size of all tensors of a bitstream or model.
     max_topology_bytes, max_codebook : int
