@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., None])
 LOSSLESS = "lossless"
 
-#: Names of options under headings that several commands have (:class:`.params.GroupedCommand`).
+#: Option names under the headings that several commands share (:class:`.params.GroupedCommand`).
 QUANTIZATION = "effort rate dependent_quantization codebook"
 SYNTAX = "scan_order row_skipping max_unit_size side_info indexed_references"
 

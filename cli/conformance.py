@@ -234,7 +234,7 @@ def _line(result: Result, verbose: bool) -> str:
 
 @contextlib.contextmanager
 def _vectors(folder: str | None) -> Iterator[Path]:
-    """Yield the folder of the vectors; by default that of the source tree, or a folder with the core set."""
+    """Yield the folder of the vectors; by default the folder of the source tree, or a folder with the core set."""
     import nnr_codec
     from nnr_codec.conformance.selftest import unpack
 

@@ -1,4 +1,4 @@
-"""Contenders of ``nnr bench``: this codec, common ways to make tensors smaller, and NNCodec if available."""
+"""Contenders of ``nnr bench``: this codec, common methods of compressing tensors, and NNCodec if available."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _decoded(data: bytes) -> Tensors:
     return dict(nnr.decode(data, limits=nnr.Limits.unlimited()).tensors)
 
 
-# ------------------------------------------------------------------------------------------------ general ways
+# ------------------------------------------------------------------------------------------------ common methods
 @dataclass(frozen=True)
 class Packer:
     """Compressor of bytes."""
@@ -203,7 +203,7 @@ PLANES = Cast("byte planes", _planes, _from_planes)
 
 
 def general(race: Race) -> Iterator[Callable[[], Row]]:
-    """Yield measurements of float16 and int8 with and without a byte compressor, and of byte planes with it."""
+    """Yield measurements of float16 and int8 with and without a byte compressor, and of compressed byte planes."""
     by = packer()
     plain = Packer("", bytes, bytes)
     for cast, how, exact in (
@@ -238,7 +238,7 @@ def _stored(race: Race, cast: Cast, how: Packer, exact: bool) -> Row:
 
 # ------------------------------------------------------------------------------------------------ NNCodec
 class PeerError(Exception):
-    """NNCodec cannot code a model."""
+    """Failure of NNCodec to code a model."""
 
 
 class Peer:
@@ -295,7 +295,7 @@ def peer(python: str | None) -> Iterator[Peer | None]:
     if not python:
         yield None
         return
-    command = [python, "-I", str(Path(__file__).with_name("nncodec_worker.py"))]  # -I: modules beside it shadow others
+    command = [python, "-I", str(Path(__file__).with_name("nncodec_worker.py"))]  # -I: no imports from its folder
     with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory(prefix="nnr-bench-") as folder:
         try:
             process = subprocess.Popen(

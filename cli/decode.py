@@ -119,7 +119,7 @@ def _decode(
     force: bool,
     places: set[str],
 ) -> None:
-    """Decode one bitstream; ``places`` are those of earlier outputs."""
+    """Decode one bitstream; ``places`` are the paths of earlier outputs."""
     import nnr_codec as nnr
     from nnr_codec import formats
 
@@ -131,7 +131,7 @@ def _decode(
     given = params.given(topology, limits, bitstream)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(output.source(bitstream))
-        if isinstance(source, str):  # opened here, so that it is never read completely into memory
+        if isinstance(source, str):  # opened here, so that the file is never read completely into memory
             source = stack.enter_context(open(source, "rb"))
         file = stack.enter_context(nnr.open(source, limits=limits, dtype=dtype, topology=given))
         if target is None or params.in_folder(target):

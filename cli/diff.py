@@ -122,7 +122,7 @@ def _model(name: str, data: Any, is_bitstream: bool, limits: nnr.Limits, topolog
 
 
 def _agreements(names: Iterable[str], models: list[nnr.Model], inputs: str, limits: nnr.Limits) -> dict[str, Agreement]:
-    """Return the agreement of the outputs, by name; a model without topology uses that of the other one."""
+    """Return the agreement of the outputs, by name; a model without topology uses the other topology."""
     from dataclasses import replace
 
     import nnr_codec as nnr

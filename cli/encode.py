@@ -197,7 +197,7 @@ def encode(
         if os.path.realpath(place) in map(os.path.realpath, (*reports, *places[:k])):
             raise click.UsageError(f"{place} is the file of two outputs; use other names")
         if place == model != "-":
-            output.model(model, format=model_format, limits=limits)  # says that it is a bitstream
+            output.model(model, format=model_format, limits=limits)  # raises the error for a bitstream
     inputs = [*models, known] if known else models
     for name in reports:
         params.open_target(name, *inputs, force=force, folder=False)
@@ -262,7 +262,7 @@ def compared(
 
 
 def data_of(known: nnr.Model) -> dict[str, Any]:
-    """Return the options in an archive of sensitivities and second moments."""
+    """Return the options from an archive of sensitivities and second moments."""
     parts = {name: name.removeprefix(HESSIAN) for name in known}
     return {
         "sensitivity": {part: known[name] for name, part in parts.items() if name == part},
@@ -321,7 +321,7 @@ def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, stored: int |
 
 
 def check_steps(config: nnr.EncoderConfig) -> None:
-    """Raise UsageError for an unknown step of parameter reduction, or an unknown option of one."""
+    """Raise UsageError for an unknown step of parameter reduction, or an unknown option of a step."""
     from nnr_codec.encoder.reduce import tool_of
 
     with coding.usage_errors():
@@ -330,13 +330,13 @@ def check_steps(config: nnr.EncoderConfig) -> None:
 
 
 def steps_told(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]:
-    """Describe the effects of the steps of parameter reduction, and the steps that a size target left out."""
+    """Describe the effects of the steps of parameter reduction, and the steps that a size target omitted."""
     done = list(report.config.reduction) if report.config else []
     asked = list(config.reduction)
     for step in [step for step in asked if step in done]:
         asked.remove(step)
         done.remove(step)
-    for step in done:  # its amount was chosen
+    for step in done:  # the size target chose its amount
         asked.remove(next(one for one in asked if one.tool == step.tool and {*one.options} <= {*step.options}))
     return [
         *map(step_told, report.steps),

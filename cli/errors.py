@@ -23,11 +23,11 @@ _OPTIONS = {"exact": "--lossless", "rules": "--rule", "performance": "--map", "h
 
 
 class Terminated(BaseException):
-    """The system requests termination; an exception, so that unfinished outputs are removed."""
+    """Termination by a signal; an exception, so that unfinished outputs are removed."""
 
 
 def terminate(number: int, _: object) -> NoReturn:
-    """Handle a signal."""
+    """Raise Terminated for a signal."""
     raise Terminated(number)
 
 
@@ -42,7 +42,7 @@ def report(error: BaseException) -> int:
             error.show()
         return error.exit_code
     if isinstance(error, BrokenPipeError):
-        return CLOSED_PIPE  # the reader of our output closed it
+        return CLOSED_PIPE  # the reader of the output closed it
     if isinstance(error, KeyboardInterrupt):
         say("; ".join(["nnr: interrupted", *getattr(error, "__notes__", ())]))
         return INTERRUPTED
@@ -87,7 +87,7 @@ def _explain(error: BaseException) -> tuple[int, str]:
 
 
 def option_name(option: Option) -> str:
-    """Return what the command line calls an option of the encoder, with its value."""
+    """Return the command-line name of an encoder option, with its value."""
     dashed = option.name.replace("_", "-")
     name = _OPTIONS.get(option.name, f"--{dashed}")
     if option.value in ("", "True"):

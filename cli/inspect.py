@@ -158,7 +158,7 @@ def _found(
     types: Sequence[str],
     names: Sequence[str],
 ) -> Iterator[nodes.Found]:
-    """Yield the nodes to print of each unit."""
+    """Yield units with their nodes to print."""
     from nnr_codec.bitstream.nodes import UnitNode
     from nnr_codec.bitstream.tree import trees
     from nnr_codec.decoder.tools import Payloads

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., None])
 Maps = dict[str, tuple[float, ...] | None]
 
-#: Bytes kept of a command's output: the last line may have 65,535 accuracies.
+#: Bytes of a command's output to keep: the last line may have 65,535 accuracies.
 KEPT = 1 << 22
 #: Maximum number of points listed in a message.
 MOST_TOLD = 16
@@ -150,7 +150,7 @@ class Evaluation:
 
 
 def file_name(name: str, model_format: str) -> str:
-    """Return the file name for a model in a format: that of its source if its extension matches the format."""
+    """Return the file name for a model in a format: the name of its source if its extension matches the format."""
     from nnr_codec import FormatError, formats
 
     own = os.path.basename(os.path.normpath(name))
@@ -312,7 +312,7 @@ def _share(row: Any) -> str:
 
 
 def _classes(row: Any) -> str:
-    """Return the accuracies of classes from the first one with an accuracy; - for classes without one."""
+    """Return the accuracies of classes from the first class with an accuracy; - for classes without accuracy."""
     given = iter(row.class_accuracies)
     mask = f"{row.class_bitmask:b}" if hasattr(row, "class_bitmask") else "1" * len(row.class_accuracies)
     return (

@@ -53,7 +53,7 @@ class Codec:
         if "hdsp_tool" not in self._state:
             tensors: dict[str, Any] = self._functions.decompress(data, **self._state)
             return tensors
-        # Without return_hls, it does not update its significance history.
+        # Without return_hls, NNCodec does not update its significance history.
         tensors, *_ = self._functions.decompress(data, return_hls=True, **self._state)
         return tensors
 

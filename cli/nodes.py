@@ -13,7 +13,7 @@ from .errors import one_line
 if TYPE_CHECKING:
     from nnr_codec.bitstream.nodes import Node, UnitNode
 
-    #: A unit, and the nodes to print of it: itself, or some of its elements.
+    #: A unit, and its nodes to print: the unit itself, or some of its elements.
     Found = tuple[UnitNode, list[Node]]
 
 LONGEST = 60  # maximum number of characters of a value in text

@@ -122,7 +122,7 @@ def table(
     headings, rows : iterable of str, iterable of iterables of str
         Cells are plain text, not markup, and are escaped.
     right, fold : collection of str
-        Headings of the columns with numbers, and of those that become narrower on a narrow terminal.
+        Headings of the columns with numbers, and of the columns that become narrower on a narrow terminal.
     """
     titles, cells = list(headings), [[one_line(cell) for cell in row] for row in rows]
     wide = not _is_terminal(sys.stdout)
@@ -148,7 +148,7 @@ def table(
 
 
 def _columns(titles: list[str], cells: list[list[str]], right: Collection[str]) -> str:
-    """Return the table for a file or program: nothing is folded or bold, and thousands of rows are fast."""
+    """Return the table for a file or program, without folding or bold text; fast for thousands of rows."""
     lines = [titles, *cells]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     layout = "  ".join(
@@ -165,9 +165,9 @@ def _console(*, stderr: bool = False) -> Console:
 
 @contextlib.contextmanager
 def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
-    """Yield the input for ``name``, standard input for ``-``; errors of the library get the name.
+    """Yield the input for ``name``, standard input for ``-``; errors of the library get a note with the name.
 
-    A model in the place of a bitstream is a FormatError, unless ``or_model``.
+    Raises FormatError for a model instead of a bitstream, unless ``or_model``.
     """
     from nnr_codec import FormatError, NnrError
     from nnr_codec.formats.diagnosis import check_bitstream

@@ -115,7 +115,7 @@ def _reports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 
 
 def report(command: F) -> F:
-    """The option ``--report``, which gives ``reports``."""
+    """Add the option ``--report``, which sets ``reports``."""
     return click.option(
         "--report",
         "reports",
@@ -274,7 +274,7 @@ def in_folder(target: str | None) -> bool:
 
 
 def place(source: str, target: str | None, suffix: str) -> str:
-    """Return the path of the output of ``source``: the target, or in the folder that it names, or beside ``source``.
+    """Return the path of the output of ``source``: the target, or a path in the folder ``target`` or beside ``source``.
 
     A missing folder is created.
     """
@@ -316,7 +316,7 @@ def resume(command: F) -> F:
 
 @contextmanager
 def resumable(resume: bool, done: Sequence[str]) -> Iterator[None]:
-    """Let the message about an interruption say how to continue; ``done`` are the inputs that need not be repeated."""
+    """Add to the message of an interruption how to continue; ``done`` are the inputs that need not be repeated."""
     try:
         yield
     except (KeyboardInterrupt, Terminated) as error:
@@ -366,7 +366,7 @@ def open_target(target: str, *sources: str, force: bool, folder: bool) -> Binary
 
     if target == "-":
         return output.stdout()
-    target = target.rstrip(os.sep) or target  # as the library writes it: a file is not found with a separator behind it
+    target = target.rstrip(os.sep) or target  # a file is not found with a final separator
     if os.path.lexists(target):
         if os.path.exists(target) and any(_is_part(target, name) for name in filter(os.path.exists, sources)):
             raise FileExistsError(f"{target} is an input; write to another name")

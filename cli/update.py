@@ -476,7 +476,7 @@ def _write(data: bytes, stream: BinaryIO | None, target: str, force: bool) -> No
 
 
 def _save(model: nnr.Model, stream: BinaryIO | None, target: str, model_format: str | None, force: bool) -> None:
-    """Write a model, complete or not at all, in the requested format, that of the file extension, or its own."""
+    """Write a model, complete or not at all, in the requested format, the format of the file extension, or its own."""
     import nnr_codec as nnr
     from nnr_codec import formats
 

@@ -84,7 +84,7 @@ def verify(
                 source.seek(0)
             elif source.is_dir() and not is_model:
                 check_bitstream(source, _HINT)
-                is_model = True  # an incomplete one, whose report lists the missing files
+                is_model = True  # an incomplete model, whose report lists the missing files
             if is_model:
                 if inputs or topology or as_manifest or against:
                     raise click.UsageError(

@@ -35,8 +35,8 @@ else:  # hidden from type checkers, which would accept any name because of __get
     def _public() -> dict[str, str]:
         """Return the module of each public name: run the import statements of public.py without importing anything.
 
-        Unlike a stub or source text, a module's code exists in zipped and frozen installations too, and tools that
-        freeze programs follow its imports.
+        Unlike a stub or source text, the code of a module also exists in zipped and frozen installations, and tools
+        that freeze programs follow its imports.
         """
         found = {}
 

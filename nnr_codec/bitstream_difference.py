@@ -77,7 +77,7 @@ class BitstreamDifference:
 
 
 class _Side:
-    """One of the two bitstreams, in a form that can be read several times."""
+    """One of the two bitstreams; it can be read several times."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class _Side:
             yield from UnitReader(self.data, self.limits, self.session())
 
     def element(self, index: int, at: int) -> tuple[str, int, Any]:
-        """Return path, first bit and value of the last syntax element of a unit that begins at bit ``at`` or before."""
+        """Return path, first bit and value of the last syntax element of a unit that begins at or before bit ``at``."""
         found: tuple[str, int, Any] = ("", 0, None)
         reading = 0
 
@@ -160,7 +160,8 @@ def diff(
 
     nnr_unit_size depends on the content of a unit, so it is reported only if nothing else in the unit differs.
 
-    Parameters and errors are those of :func:`decode`, except that ``note`` reports tensors that cannot be decoded.
+    Parameters and errors are the same as for :func:`decode`, except that ``note`` reports tensors that cannot be
+    decoded.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""Cancellation of work in threads: compiled loops call :func:`check_cancelled` between two steps.
+"""Cancellation of work in threads: compiled loops call :func:`check_cancelled` between steps.
 
-Only the main thread receives signals: it handles them in such a loop, or while it waits for other threads. Code that
-hands work to other threads sets their check with :func:`cancelled_by`.
+Only the main thread receives signals. It handles them in these loops, or while it waits for other threads. Code that
+runs work in other threads sets their check with :func:`cancelled_by`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_cancelled() -> None:
 
 @contextmanager
 def cancelled_by(check: Callable[[], object]) -> Iterator[None]:
-    """Let this thread's work in the block call ``check`` repeatedly."""
+    """Set the check that work of this thread calls repeatedly within the block."""
     before = getattr(_own, "check", None)
     _own.check = check
     try:
@@ -34,18 +34,18 @@ def cancelled_by(check: Callable[[], object]) -> Iterator[None]:
 
 
 class CancelToken:
-    """The check of numbered tasks in several threads; a copy in another process is never cancelled."""
+    """Cancellation check for numbered tasks in several threads; a copy in another process is never cancelled."""
 
     def __init__(self) -> None:
         self._lock, self._last = threading.Lock(), sys.maxsize
 
     def cancel(self, after: int = -1) -> None:
-        """Let all later checks raise in tasks with a greater number."""
+        """Make all later checks raise an error in tasks with a greater number."""
         with self._lock:
             self._last = min(self._last, after)
 
     def __call__(self, number: int = 0) -> None:
-        """Raise CancelledError when the task with this number is cancelled."""
+        """Raise CancelledError if the task with this number is cancelled."""
         if number > self._last:
             from concurrent.futures import CancelledError
 

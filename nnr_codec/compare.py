@@ -24,7 +24,7 @@ class Loss:
     signal, noise : float
         Sums of squares of the finite values and of their errors.
     nonzero, zeroed : int
-        Number of nonzero values, and of those that became zero.
+        Number of nonzero values, and of nonzero values that became zero.
     is_matrix : bool
         True if at least two extents exceed 1; other tensors count as vectors.
     """
@@ -49,11 +49,11 @@ class LossSummary:
     ----------
     matrices, vectors : float or None
         Signal-to-noise ratio in dB over all matrices, and over all vectors; infinite without error, None if the model
-        has none.
+        has no matrices or no vectors.
     worst : str or None
         Name of the matrix with the lowest signal-to-noise ratio; None if no matrix has an error.
     worst_snr : float
-        Its signal-to-noise ratio in dB.
+        Signal-to-noise ratio of this matrix in dB.
     zeroed : float
         Share of the nonzero values that became zero, 0..1.
     """
@@ -91,8 +91,8 @@ class TensorDifference:
     Parameters
     ----------
     size, count : int
-        Number of values, and of differing values. Values of one type differ if any bit does (-0.0 is not 0.0), values
-        of two types if they are not equal.
+        Number of values, and of differing values. Values of the same type differ if any bit differs (-0.0 is not 0.0);
+        values of different types differ if they are not equal.
     signal, noise : float
         Sums of squares of the finite expected values and of all errors.
     largest : float
@@ -104,7 +104,7 @@ class TensorDifference:
     integers : bool
         True if the expected values are integers or booleans.
     nonzero, zeroed : int
-        Number of nonzero expected values, and of those that became zero.
+        Number of nonzero expected values, and of nonzero values that became zero.
     is_matrix : bool
         True if at least two extents exceed 1.
     """

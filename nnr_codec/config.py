@@ -100,16 +100,16 @@ class TensorOptions:
     row_skipping : bool or None
         Code each all-zero row as one flag (profile 1). None: by ``effort``.
     cabac_unary_length_minus1 : int or None
-        Length of the unary part of a level, minus 1: 0..255. Exponents of floats that are stored losslessly have their
-        own. None: 10, unless ``effort`` tries others.
+        Length of the unary part of a level, minus 1: 0..255. Exponents of floats that are stored losslessly have a
+        separate length. None: 10, unless ``effort`` tries others.
     choose_shift_parameters : bool or None
         Choose the probability estimator of each context by its rate; False: one estimator for all. None: by ``effort``.
     rate : float or None
         Lagrange multiplier of quantization: cost of a bit in squared step sizes, 0 (least error) to 16. None: by
         ``effort``.
     codebook : int or None
-        Maximum number of codebook entries, 1..65536; used where ``qp`` gives a tensor more distinct values. 0: no
-        codebook, whatever the values. None: by ``effort``.
+        Maximum number of codebook entries, 1..65536; applies to tensors that have more distinct values with ``qp``. 0:
+        never use a codebook. None: by ``effort``.
     reducible : bool
         False: steps of ``reduce`` skip the tensor. They also skip tensors with ``exact``.
     """
@@ -130,7 +130,7 @@ class TensorOptions:
     reducible: bool = True
 
     def step_qp(self, qp_density: int) -> int:
-        """Return ``qp``, or the value that stands for the default step size at this density."""
+        """Return ``qp``, or the value for the default step size at this density."""
         return int(self.qp) if self.qp is not None else DEFAULT_STEP_EXPONENT << qp_density
 
     def replaced(self, options: Mapping[str, Any]) -> TensorOptions:
@@ -140,7 +140,7 @@ class TensorOptions:
 
 
 class RuleOptions(TypedDict, total=False):
-    """Keyword options of :class:`Rule`: the fields of :class:`TensorOptions`, as a test checks."""
+    """Keyword options of :class:`Rule`: the fields of :class:`TensorOptions`; a test compares them."""
 
     qp: int | None
     quality: float | None
@@ -185,7 +185,7 @@ class ParameterSetElements(Protocol):
 
 
 class ConfigOptions(RuleOptions, total=False):
-    """Keyword options of :meth:`EncoderConfig.preset`: the fields of :class:`EncoderConfig`, as a test checks."""
+    """Keyword options of :meth:`EncoderConfig.preset`: the fields of :class:`EncoderConfig`; a test compares them."""
 
     effort: int
     profile: int
@@ -232,7 +232,7 @@ class EncoderConfig(TensorOptions):
         1..9, from fastest to smallest (docs/explanation/effort.md).
     profile : int
         general_profile_idc: 1 (extended feature set) or 0 (base). Profile 0 has only 32-bit types (7.2), so other
-        widths come back as int32 and float32; it has no ``row_skipping``.
+        widths are decoded as int32 and float32; it has no ``row_skipping``.
     qp_density : int
         QpDensity, 0..7: the number of qp steps that double the step size is 2**qp_density. With a goal other than
         ``qp`` it is 7, and this value applies only to the ``qp`` of rules.
@@ -252,7 +252,7 @@ class EncoderConfig(TensorOptions):
         Cost of a squared error, 0 or more, by tensor name: one number, or one for each parameter. Size targets
         distribute bytes accordingly; tensors without an entry get the median of the others.
     hessians : mapping of str to array, or None
-        Second moments of the inputs of a weight, seen as a matrix of dims[0] rows: shape (columns, columns). Later
+        Second moments of the inputs of a weight, viewed as a matrix of dims[0] rows: shape (columns, columns). Later
         weights of a row compensate for the errors of earlier ones, unless ``rate`` is 0 (docs/guides/data-aware.md).
     block : bool or None
         Code each block of the topology, a weight with its bias and batch normalization, in one unit (NNR_PT_BLOCK,
@@ -261,14 +261,14 @@ class EncoderConfig(TensorOptions):
     fold_batchnorm : bool
         Fold the batch normalizations of these blocks (8.2.1): two of the four tensors and the bias follow from the
         others and are not coded; decoders derive them with the topology. The outputs of the network stay the same up to
-        rounding, its tensors do not. EncodeError if no batch normalization can be folded. Implies ``block``.
+        rounding, but its tensors change. EncodeError if no batch normalization can be folded. Implies ``block``.
     local_scaling : bool or None
         Scale the weight of each block with batch normalization, output channel by output channel, so that errors are
         smaller where the normalization amplifies them. The inverse scale is coded with the weight or merged into a
-        scale of the topology. Weights with ``sensitivity`` or ``hessians`` are skipped. If a new scale would be needed,
-        so are weights in float16 or with ``codebook``, ``snr`` or ``max_error``, blocks too large for one unit, and
-        models whose names are in one list, which has only labels of the topology (A.4). Implies ``block``. EncodeError
-        if no blocks are known. None: True if blocks are known.
+        scale of the topology. Weights with ``sensitivity`` or ``hessians`` are skipped. Where a new scale
+        would be needed, further weights are skipped: weights in float16 or with ``codebook``, ``snr`` or ``max_error``,
+        blocks too large for one unit, and models whose names are in one list, which has only labels of the topology
+        (A.4). Implies ``block``. EncodeError if no blocks are known. None: True if blocks are known.
     reduce : str or sequence of Step
         Steps of parameter reduction, applied in order before quantization: a string such as ``"sparsify(ratio=0.6),
         fold"``, or :class:`nnr_codec.reduction.Step` objects; docs/guides/reduction.md lists all tools. Reduced tensors
@@ -437,7 +437,7 @@ class EncoderConfig(TensorOptions):
                     raise EncodeError(*what, ", so ", Option(name), " has no effect", tensor=tensor, where=where)
 
     def _check_unused(self) -> None:
-        """Check that no option is without effect on every model because of other options."""
+        """Reject options that have no effect on any model because of other options."""
         every = [options for _, _, options in self._all_options]
         rules, goals = every[1:], {name for options in every for name in _goals(options)}
         if self.exact and all(options.get("exact", True) for options in rules):
@@ -456,7 +456,7 @@ class EncoderConfig(TensorOptions):
 
     @property
     def _all_options(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        """Options for all tensors, and of each rule and override, with its place and tensor for errors."""
+        """Options for all tensors, of each rule and of each override, with place and tensor for errors."""
         rules = [(f"rule {rule.pattern!r}", "", rule.options) for rule in self.rules]
         overrides = [(f"overrides of {name!r}", name, options) for name, options in self.overrides.items()]
         return [("", "", vars(self)), *rules, *overrides]
@@ -574,12 +574,12 @@ class EncoderConfig(TensorOptions):
 def configured(
     function: Callable[..., Any], config: EncoderConfig | None, options: EncoderOptions, preset: str = "default"
 ) -> EncoderConfig:
-    """Return the configuration given by the arguments of a function.
+    """Return the configuration that results from the arguments of a function.
 
     Parameters
     ----------
     function : callable
-        Function named in errors, which also suggest its other parameters.
+        Function whose name and parameters appear in errors.
     config : EncoderConfig or None
     options : EncoderOptions
         Fields that replace those of ``config``, or of the preset that they name.
@@ -606,7 +606,7 @@ def check_options(function: Callable[..., Any], options: Iterable[str], known: I
 
 
 def _check_names(where: str, options: Iterable[str]) -> None:
-    """Raise TypeError for a name that is no option of a tensor."""
+    """Raise TypeError for a name that is not a tensor option."""
     for name in options:
         if name not in RuleOptions.__annotations__:
             raise _unexpected(where, name, RuleOptions.__annotations__)
@@ -614,7 +614,7 @@ def _check_names(where: str, options: Iterable[str]) -> None:
 
 @contextmanager
 def _within(where: str, tensor: str = "") -> Iterator[None]:
-    """Put a rule, or a tensor with options of its own, before the place of an EncodeError."""
+    """Prepend a rule, or a tensor with its own options, to the place of an EncodeError."""
     try:
         yield
     except EncodeError as error:
@@ -634,7 +634,7 @@ _DECIDING: dict[str, tuple[Any, ...]] = {
     "rate": (None, 0),
     "codebook": (None, 0),
 }
-#: Options of rate-distortion optimization, with the values permitted if there is no choice of levels.
+#: Options of rate-distortion optimization, with the values permitted if levels are fixed.
 _OPTIMISED: dict[str, tuple[Any, ...]] = {
     "dependent_quantization": (None, False),
     "rate": (None, 0),

@@ -16,7 +16,7 @@ E = TypeVar("E", bound="NnrError")
 
 
 class UnitLabel(str):
-    """Name of a unit of a bitstream, as ``unit 17 (NNR_NDU 'conv1')``.
+    """Name of a unit of a bitstream, such as ``unit 17 (NNR_NDU 'conv1')``.
 
     Attributes
     ----------
@@ -45,22 +45,22 @@ class NnrError(Exception):
     rule : Requirement or None
         The rule of ISO/IEC 15938-17:2024 that a bitstream breaks, if it is known.
     clause : str
-        The clause that ``str()`` cites after the message; empty when it cites none. The clause of the rule is
+        The clause that ``str()`` appends to the message; empty if there is none. The clause of the rule is
         ``rule.clause``.
     tensor : str
-        The name of the tensor; empty when there is none.
+        The name of the tensor; empty if there is none.
     option : str
-        The field of ``EncoderConfig`` or ``Limits``, or the argument; empty when there is none.
+        The field of ``EncoderConfig`` or ``Limits``, or the argument; empty if there is none.
     hint : str
-        The suggested action, which ``str()`` puts after the message; empty when there is none.
+        The suggested action, which ``str()`` appends to the message; empty if there is none.
     unit : str
-        The unit, as ``unit 17 (NNR_NDU 'conv1')``; a :class:`UnitLabel` when its number is known, empty when there is
-        none.
+        The unit, such as ``unit 17 (NNR_NDU 'conv1')``; a :class:`UnitLabel` if its number is known, empty if there
+        is none.
     where : str
-        The file, shard or tensor, which ``str()`` puts before the message; see :meth:`within`.
+        The file, shard or tensor, which ``str()`` prepends to the message; see :meth:`within`.
     """
 
-    #: The rule of all errors of the class.
+    #: Rule of all errors of the class.
     _rule: ClassVar[Requirement | None] = None
 
     def __init__(
@@ -86,19 +86,19 @@ class NnrError(Exception):
         return _restore, (type(self), self.args, self.__dict__)
 
     def text(self, clause: str) -> str:
-        """Return the message with a clause, unless that is empty, and the hint."""
+        """Return the message with the clause, if it is not empty, and the hint."""
         return f"{self.message}{f' ({clause})' if clause else ''}{f'; {self.hint}' if self.hint else ''}"
 
     def _place(self) -> str:
         return self.unit
 
     def within(self, what: str, tensor: str = "") -> None:
-        """Put a file, shard or tensor before the place of the error."""
+        """Prepend a file, shard or tensor to the place of the error."""
         self.where = f"{what}: {self.where}" if self.where else what
         self.tensor = self.tensor or tensor
 
     def converted(self, kind: type[E]) -> E:
-        """Return an error of another class with the text, rule, tensor and option of this one."""
+        """Return an error of another class with the text, rule, tensor and option of this error."""
         error = kind(str(self))
         error.rule, error.tensor, error.option = self.rule, self.tensor, self.option
         return error
@@ -112,19 +112,19 @@ def _restore(cls: type[NnrError], args: tuple[Any, ...], state: dict[str, Any]) 
 
 
 def locate(error: NnrError, unit: str) -> None:
-    """Set the unit that an error is about, unless the error has one."""
+    """Set the unit of an error that has none."""
     error.unit = error.unit or unit
 
 
 class BitstreamError(NnrError, ValueError):
-    """A malformed bitstream.
+    """Malformed bitstream.
 
     Attributes
     ----------
     path : str
-        The syntax element, as ``nnr_compressed_data_unit_header.scan_order``; empty when not known.
+        The syntax element, such as ``nnr_compressed_data_unit_header.scan_order``; empty if unknown.
     bit : int
-        Bit position relative to the start of the unit; -1 when not known.
+        Bit position relative to the start of the unit; -1 if unknown.
     """
 
     def __init__(
@@ -151,11 +151,11 @@ class BitstreamError(NnrError, ValueError):
 
 
 class TruncatedError(BitstreamError):
-    """The bitstream ends inside a unit or a payload."""
+    """Bitstream that ends inside a unit or a payload."""
 
 
 class IncompleteError(TruncatedError):
-    """The bitstream ends between two units, before all tensors of its topology or reference list.
+    """Bitstream that ends between two units, before all tensors of its topology or reference list.
 
     Parameters
     ----------
@@ -175,36 +175,36 @@ class IncompleteError(TruncatedError):
 
 
 class ElementError(BitstreamError):
-    """A syntax element has a value that is reserved or impossible where it stands."""
+    """Syntax element with a reserved value, or with a value that is invalid in its context."""
 
 
 class PayloadError(BitstreamError):
-    """A DeepCABAC payload is invalid: overrun, no terminating bit, or a level out of range."""
+    """Invalid DeepCABAC payload: overrun, no terminating bit, or a level out of range."""
 
 
 class LimitError(BitstreamError):
-    """A bitstream or model requires more than the caller's :class:`~nnr_codec.Limits` permit."""
+    """Bitstream or model that requires more than the caller's :class:`~nnr_codec.Limits` permit."""
 
     _rule = Requirement.LIMITS
 
 
 class MissingReferenceError(NnrError, LookupError):
-    """A required item outside the unit is absent: a parent update, a topology, a reference list."""
+    """Missing item to which a unit refers: a parent update, a topology, a reference list."""
 
 
 class UnsupportedError(NnrError, ValueError):
-    """A legal bitstream uses a feature that this version does not support, such as a reserved profile."""
+    """Legal bitstream with a feature that this version does not support, such as a reserved profile."""
 
 
 class Option(str):
-    """Name of an option in the message of an :class:`EncodeError` or warning, as ``exact`` or ``exact=True``.
+    """Name of an option in the message of an :class:`EncodeError` or warning: ``exact`` or ``exact=True``.
 
     Attributes
     ----------
     name : str
         The field of ``EncoderConfig``, or the argument.
     value : str
-        Its value, as in ``exact=True``; empty when the message has none.
+        Value of the option, as in ``exact=True``; empty if the message has none.
     """
 
     name: str
@@ -224,7 +224,7 @@ def _named(parts: Iterable[str], name: Callable[[Option], str]) -> str:
 
 
 class EncodeError(NnrError, ValueError):
-    """The requested options cannot be represented in NNR syntax, or a tensor cannot be coded with them.
+    """Options that NNR syntax cannot represent, or a tensor that cannot be coded with its options.
 
     Parameters
     ----------
@@ -240,23 +240,23 @@ class EncodeError(NnrError, ValueError):
         self.parts = parts
 
     def named(self, name: Callable[[Option], str]) -> str:
-        """Return the text with ``name(option)`` for each option, such as that of a command line."""
+        """Return the text with ``name(option)`` for each option, such as its name on the command line."""
         error = copy.copy(self)
         error.message = _named(self.parts, name)
         return str(error)
 
 
 class WriteError(EncodeError):
-    """A structure has values that its syntax table cannot represent."""
+    """Structure with values that its syntax table cannot represent."""
 
 
 class EncodeWarning(UserWarning):
-    """An encoding with an unexpected result: a large error, an option without full effect, more bytes than lossless.
+    """Encoding with an unexpected result: a large error, an option without full effect, more bytes than lossless.
 
     Parameters
     ----------
     *parts : str
-        The parts of the message.
+        Parts of the message.
     """
 
     def __init__(self, *parts: str) -> None:
@@ -264,12 +264,12 @@ class EncodeWarning(UserWarning):
         self.parts = parts
 
     def named(self, name: Callable[[Option], str]) -> str:
-        """Return the text with ``name(option)`` for each option, such as that of a command line."""
+        """Return the text with ``name(option)`` for each option, such as its name on the command line."""
         return _named(self.parts, name)
 
 
 class LossWarning(EncodeWarning):
-    """Matrices are coded with a large error.
+    """Matrices coded with a large error.
 
     Attributes
     ----------
@@ -281,7 +281,7 @@ class LossWarning(EncodeWarning):
 
 
 class FormatError(NnrError, ValueError):
-    """A model file is malformed or cannot be represented.
+    """Model file that is malformed or cannot be represented.
 
     Attributes
     ----------
@@ -299,8 +299,8 @@ class FormatError(NnrError, ValueError):
 
 
 class MissingDependencyError(FormatError, ImportError):
-    """An optional package is needed; the message names the extra to install."""
+    """Missing optional package; the message names the extra to install."""
 
 
 class WorkerError(NnrError, RuntimeError):
-    """An executor did not complete its work, or a worker cannot read an input file."""
+    """Executor that did not complete its work, or a worker that cannot read an input file."""

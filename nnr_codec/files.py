@@ -78,8 +78,8 @@ def output_files(path: str | os.PathLike[str], *, overwrite: bool = False) -> It
     Parameters
     ----------
     path : path
-        The target. Its folder must exist. The yielded function takes a plain file name, that of the target or of a file
-        beside it, and returns a binary file, which may be closed before the end of the block.
+        The target. Its folder must exist. The yielded function takes the plain name of the target or of another
+        file in its folder. It returns a binary file, which may be closed before the end of the block.
     overwrite : bool
         Whether existing files may be replaced; each new file keeps the permissions of the old one.
 
@@ -181,8 +181,8 @@ def _partial(target: Path, suffix: str | None = None) -> Path:
 
 
 def _aside(target: Path) -> Path:
-    """Return a name for a replaced output, without a process: it may be the only copy, so :func:`remove_stale` must
-    keep it."""
+    """Return a name for a replaced output. It identifies no process, so that :func:`remove_stale` keeps the file, which
+    may be the only copy."""
     return _partial(target, PARTIAL_SUFFIX)
 
 
@@ -195,7 +195,7 @@ def own_suffix() -> str:
 
 
 def remove_stale(folder: Path) -> None:
-    """Delete the unfinished outputs in a folder that ended processes of this user left behind.
+    """Delete the unfinished outputs of ended processes of this user from a folder.
 
     Names without a process, or from another system, an earlier boot or another container are kept, because the state of
     their process is unknown.
@@ -329,14 +329,14 @@ def _set_aside(final: Path, aside: Path) -> None:
 
 
 def _put_back(aside: Path, final: Path) -> None:
-    """Restore a file that was set aside, if it was."""
+    """Restore a file if it was set aside."""
     with contextlib.suppress(FileNotFoundError):
         os.replace(aside, final)
     aside.unlink(missing_ok=True)  # os.replace does nothing if both names refer to one file
 
 
 def _take_away(partial: Path, final: Path) -> None:
-    """Delete a renamed file, but not a file of another process that made the rename fail."""
+    """Delete a renamed file, but keep a file of another process that made the rename fail."""
     with contextlib.suppress(FileNotFoundError):
         if not partial.exists() or os.path.samestat(partial.lstat(), final.lstat()):
             final.unlink()

@@ -20,30 +20,30 @@ class Limits:
     Parameters
     ----------
     max_unit_bytes, max_units, max_agg_depth : int
-        Size of one unit; units of a bitstream; nesting depth of aggregates.
+        Size of one unit; number of units of a bitstream; nesting depth of aggregates.
     max_eg_bits, max_name_bytes, max_names : int
-        Bits of an Exp-Golomb code after its prefix; bytes of a string; entries of all lists in headers together.
+        Bits of an Exp-Golomb code after its prefix; bytes of a string; total entries of all lists in headers.
     max_dims, max_tensor_elements, max_tensor_bytes, max_total_bytes : int
-        Limits of one tensor; of all tensors of a bitstream or model together.
+        Number of dimensions, elements and bytes of one tensor; total size of all tensors of a bitstream or model.
     max_topology_bytes, max_codebook : int
         Inflated topology and quantization data, and files in a compressed archive other than tensors that inflate to
         more than 32 times the archive; entries of a codebook.
     max_side_info_bytes : int
-        The side-information record, inflated.
+        Size of the inflated side-information record.
     max_pending_bytes, max_history_bytes : int
         Parts of tensors that wait for the remaining parts; contents of an UpdateState.
     max_decomp_elements : int
-        Multiplications of all decomposed tensors together, and additions for displacements in side information.
+        Total multiplications for decomposed tensors, and additions for displacements in side information.
     max_archive_bytes : int
-        All members of a model archive together.
+        Total size of all members of a model archive.
     allow_trailing : bool
         Whether another bitstream may follow; it is ignored.
     expected : mapping of str to ndarray, or to (shape, dtype)
         The only tensors that a bitstream may contain, with their shapes and dtypes. This is the strongest limit if they
-        are known, as for an update of a known model; the tensors of the model can be passed directly.
+        are known, as for an update of a known model. The tensors of the model can be passed directly.
     expected_kinds : bool
-        Whether the bitstream has updates of the expected tensors. Dtypes then only have to agree in being floats or
-        not, and a tensor of one element matches a scalar.
+        Whether the bitstream has updates of the expected tensors. Both dtypes must then be floats, or neither of them,
+        and a tensor of one element matches a scalar.
     """
 
     max_unit_bytes: int = (1 << 31) - 1
@@ -107,7 +107,7 @@ class Limits:
 
     @classmethod
     def unlimited(cls) -> Limits:
-        """Return limits for trusted input: only the bounds of the machine and of the code."""
+        """Return limits for trusted input, bounded only by the machine and the code."""
         n = cls.NONE
         return cls(
             max_units=n,

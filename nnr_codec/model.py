@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.generic]
-#: Called as ``progress(name, done, total)`` after each tensor: its name, the number of finished tensors, and of all.
+#: Called as ``progress(name, done, total)`` after each tensor: its name, the number of finished tensors, and the total.
 Progress = Callable[[str, int, int], None]
 
 
@@ -42,12 +42,11 @@ class Block:
     Parameters
     ----------
     weight : str
-        Name of the weight; with ``g`` and ``h``, of their product, which is not a tensor of the model.
+        Name of the weight; with ``g`` and ``h``, the name of their product, which is not a tensor of the model.
     bias, beta, gamma, mean, var : str or None
         Bias and batch normalization: one number for each index of the first dimension of the weight.
     scale : str or None
-        Local scaling: one factor for each index of the first dimension of ``weight``; the product is the weight of the
-        network.
+        Local scaling: one factor for each index of the first dimension of ``weight``; the network uses the product.
     g, h : str or None
         Two matrices whose product is the weight, reshaped to ``shape``.
     shape : tuple of int or None
@@ -138,7 +137,7 @@ class _Blocks:
 
 @dataclass(frozen=True)
 class Wiring:
-    """Information of a topology about its tensors.
+    """Information that a topology provides about its tensors.
 
     Parameters
     ----------
@@ -152,7 +151,7 @@ class Wiring:
     ignores_case : bool
         True if names that differ only in case are the same.
     channels : tuple of Channels
-        Channels that could be removed; only if requested.
+        Channels that can be removed; empty unless requested.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -162,11 +161,11 @@ class Wiring:
     channels: tuple[Channels, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state with the blocks, without the graph that they are found in."""
+        """Return the state with the blocks, without the graph in which they are found."""
         return {**self.__dict__, "blocks": self.blocks}
 
     def with_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> Wiring:
-        """Return a copy with other declared shapes of some tensors."""
+        """Return a copy with different declared shapes for some tensors."""
         known = str.casefold if self.ignores_case else str
         others = {known(name): shape for name, shape in shapes.items()}
         declared = {name: others.get(known(name), shape) for name, shape in self.shapes.items()}
@@ -188,7 +187,7 @@ class Model:
     metadata : dict of str to str
         Other strings that the format stores.
     pruned : collection of str
-        Tensors that pruning gave other dimensions than the topology; the tensors take precedence.
+        Tensors whose dimensions pruning changed relative to the topology; the tensors take precedence.
     format : str
         Format of the source file, as named by :func:`nnr_codec.load`; empty if unknown.
     aliases : dict of str to str
@@ -219,7 +218,7 @@ class Model:
 
 
 class StatefulModule(Protocol):
-    """A module of PyTorch: something with a ``state_dict()``."""
+    """PyTorch module, or another object with a ``state_dict()`` method."""
 
     def state_dict(self) -> Any:
         """Return tensors by name."""
@@ -230,9 +229,10 @@ class Portable(Protocol):
     """Tensors that other processes can read themselves if they have access to the same files."""
 
     def only(self, names: Sequence[str]) -> Mapping[str, Array]:
-        """Return the named tensors in a form that pickles small: paths, sizes and offsets, no arrays.
+        """Return the named tensors in a form with a small pickle: paths, sizes and offsets, no arrays.
 
-        For files it compares sizes and modification times, which are the same on every machine that shares them.
+        Other processes compare sizes and modification times of the files, which are the same on all machines that
+        share them.
         """
 
 

@@ -1,7 +1,7 @@
 """Requirements of ISO/IEC 15938-17:2024 that ``nnr verify`` checks and decoders enforce.
 
-:attr:`nnr_codec.errors.NnrError.rule` is one of them; ``docs/reference/requirements.md`` and ``nnr explain`` list
-all of them.
+An error has its requirement in :attr:`nnr_codec.errors.NnrError.rule`. ``docs/reference/requirements.md`` and
+``nnr explain`` list all requirements.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Requirement(Enum):
-    """A requirement on bitstreams; its value is its id, so ``Requirement("scan-order")`` looks one up.
+    """Requirement on bitstreams; its value is its id, so ``Requirement("scan-order")`` looks it up.
 
     Attributes
     ----------

@@ -33,7 +33,7 @@ def run_model(model: Model, inputs: Mapping[str, Array], *, timeout: float = 600
         A model with an NNEF topology.
     inputs : mapping of str to ndarray
         Arrays by the names of the graph's inputs, or one array for the only input. The first dimension must be a
-        multiple of that in the graph; the graph runs once for each part.
+        multiple of the first dimension in the graph, which runs once for each part.
     timeout : float
         Time limit in seconds.
 

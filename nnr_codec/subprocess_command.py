@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-# -P and the parent's search path: the working directory provides no modules.
+# -P and the parent's search path: no modules are imported from the working directory.
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {} import main; main()"
 
 

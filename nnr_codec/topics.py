@@ -37,7 +37,7 @@ from .sideinfo.record import (
 from .syntax.coder import LIMITED, byte_alignment
 from .syntax.docs import CLASSES, comments, meaning_of, syntax_tables, value_tables, values_of
 
-#: The kinds of topics, and their plurals.
+#: Kinds of topics, and their plurals.
 KINDS = {
     "structure": "structures",
     "element": "elements",
@@ -103,7 +103,7 @@ def explain(name: str) -> list[Topic]:
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of this name, singular or plural; empty for other names, and where a topic has that name."""
+    """Return the kind with this name, singular or plural; empty for other names, and if a topic has the same name."""
     key = _key(name)
     return "" if key in topics() else next((kind for kind, plural in KINDS.items() if key in (kind, plural)), "")
 
@@ -114,7 +114,7 @@ def _key(name: str) -> str:
 
 @lru_cache
 def topics() -> dict[str, tuple[Topic, ...]]:
-    """Return all topics, those of the standard first, by name without case, spaces and brackets."""
+    """Return all topics by case-folded name without spaces; topics of the standard come first."""
     found: dict[str, list[Topic]] = defaultdict(list)
     for source in (
         _structures,

@@ -78,7 +78,7 @@ class Element(NamedTuple):
 
 
 class StopTracing(Exception):  # noqa: N818  # not an error: a callback ends the trace
-    """Exception for a callback to end a trace."""
+    """Exception that a callback raises to end a trace."""
 
 
 def trace_bins(
@@ -180,7 +180,7 @@ def _flags(header: NnrCompressedDataUnitHeader, syntax: TensorSyntax, side: Tens
 
 def plain_syntaxes(task: NduTask, first_edition: bool, reference: Reference | None) -> list[QuantTensorSyntax]:
     """Return the coding parameters of each part, from headers and the previous update, for the plain implementation."""
-    header, first = task.header, task.role == "h"  # the second tensor of a node in two units
+    header, first = task.header, task.role == "h"  # h is the second tensor of a node in two units
     is_int = header.nnr_compressed_data_unit_payload_type == NNR_PT_INT
     temporal, history = (reference.co_loc, reference.history) if reference else (None, None)
     found = []

@@ -112,7 +112,7 @@ class BitstreamParser:
         self._mps = ""  # label of the NNR_MPS
         self._has_topology = False  # whether an NNR_TPL was read
         self._texts, self._given = Texts(self.budget, given, before), given
-        if not isinstance(reader.session.declared, DeclaredShapes):  # which still works after an error of this parser
+        if not isinstance(reader.session.declared, DeclaredShapes):  # DeclaredShapes outlives this parser
             reader.session.declared = self._texts.shape
         self.names: set[str] = set()
         self.info: dict[str, TensorInfo] = {}
@@ -122,7 +122,7 @@ class BitstreamParser:
         self.pruning = Pruning()
         self.ignored: list[str] = []
         self.stop: int | None = None  # offset of a following bitstream, where reading ended
-        self._vectors: set[str] = set()  # one-dimensional as coded, whatever their shape in the topology
+        self._vectors: set[str] = set()  # coded with one dimension; a topology may have another shape
         self._keys: set[tuple[int, int]] = set()
         self._snapshot: Session | None = None  # session of the last task
         self._partial: _Partial | None = None
@@ -135,7 +135,7 @@ class BitstreamParser:
 
     @property
     def topology(self) -> Topology | None:
-        """The given topology, or that of the units so far."""
+        """The given topology, or the topology of the units so far."""
         return self._texts.topology
 
     @property
@@ -162,10 +162,10 @@ class BitstreamParser:
         self.declared.check_fit({info.name: (info.shape, info.type) for info in infos if info.name not in pruned})
 
     def check_complete(self) -> None:
-        """Raise IncompleteError if tensors are missing at the end, TruncatedError if the topology is.
+        """Raise IncompleteError if tensors are missing at the end, TruncatedError if the topology is missing.
 
-        Required are the tensors of the topology, the reference list and side information, and the expected ones. An
-        update, by its flag or metadata, may omit unchanged tensors (errata H4).
+        Tensors of the topology, the reference list and side information are required, and so are expected tensors. A
+        bitstream that is an update by its flag or metadata may omit unchanged tensors (errata H4).
         """
         session = self.reader.session
         carries = session.mps is not None and session.mps.topology_carriage_flag
@@ -304,7 +304,7 @@ class BitstreamParser:
             raise UnsupportedError(self._unread, rule=Requirement.SIDE_INFORMATION, unit=self._record)
 
     def restorer(self, budget: Budget, names: Collection[str] | None = None) -> Restorer:
-        """Return the restorer of model tensors; errors are those of :meth:`check_understood`."""
+        """Return the restorer of model tensors; raises the errors of :meth:`check_understood`."""
         self.check_understood()
         return Restorer(self.restoration, budget, names)
 

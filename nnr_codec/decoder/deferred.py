@@ -24,7 +24,7 @@ from .schedule import Stored, decoded_ahead
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-#: Maximum bytes of decoded tensors in memory that share a unit with a requested tensor; further ones go to a file.
+#: Maximum bytes in memory for decoded tensors that share a unit with a requested tensor; others go to a file.
 KEPT = 1 << 26
 
 
@@ -59,7 +59,7 @@ class Access:
 
 
 class DeferredTensors(Mapping[str, Array]):
-    """Mapping that decodes tensors on access: each unit once, if the access order is as announced.
+    """Mapping that decodes tensors on access, and each unit once if tensors are accessed in the announced order.
 
     Other tensors of a unit are kept until they are requested, large ones in a temporary file. A tensor that is
     requested more often than announced is decoded again. Results and errors do not depend on threads or executors: the

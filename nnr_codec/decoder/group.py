@@ -292,7 +292,7 @@ class _Memory:
     updates: list[npt.NDArray[Any]] = field(default_factory=list)
 
     def own(self, task: NduTask) -> slice:
-        """Return the parts of the next unit; both units of a decomposed tensor may share a key and a node."""
+        """Return the range of parts of the next unit; both units of a decomposed tensor may share a key and a node."""
         first, self.parts = self.parts, self.parts + len(task.parts)
         return slice(first, self.parts)
 
@@ -312,7 +312,7 @@ class _Memory:
         any_sig: Arrays = tuple(levels != 0 for levels in self.levels)
         old = history.any_sig if history else ()
         if not any_sig:
-            any_sig = old  # raw parameters have no levels and keep the history (errata D4)
+            any_sig = old  # raw parameters have no levels and do not change the history (errata D4)
         elif old:
             if [a.shape for a in old] != [a.shape for a in any_sig]:
                 raise MissingReferenceError(

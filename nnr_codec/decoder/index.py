@@ -42,7 +42,7 @@ _CHUNK = 1 << 20
 
 
 def _counted(progress: Progress | None, total: int) -> Callable[[str], None] | None:
-    """Return a function that calls ``progress`` with the name it is given, and the count."""
+    """Return a function that calls ``progress`` with a name and the count; None without ``progress``."""
     if progress is None:
         return None
     numbers = count(1)
@@ -54,8 +54,8 @@ class NnrFile(Mapping[str, Array]):
 
     Created by :func:`nnr_codec.open`. Iteration yields names; ``f[name]`` decodes; ``f.info[name]`` does not.
 
-    If the side information has an unknown version, names and tensors raise UnsupportedError; ``info`` then lists the
-    tensors of the units, and ``decode(raw=True)`` decodes them.
+    If the side information has an unknown version, access to names and tensors raises UnsupportedError; ``info`` then
+    lists the tensors of the units, and ``decode(raw=True)`` decodes them.
 
     Attributes
     ----------
@@ -152,12 +152,12 @@ class NnrFile(Mapping[str, Array]):
 
     @property
     def topology(self) -> Topology | None:
-        """The given topology, or that of the bitstream."""
+        """The given topology, or the topology of the bitstream."""
         return self._parser.topology
 
     @property
     def context(self) -> Topology | None:
-        """Topology of the tensors; for an update without a topology, that of earlier bitstreams."""
+        """Topology of the tensors; an update without a topology uses the topology of earlier bitstreams."""
         return self._parser.context
 
     def check_complete(self) -> None:
@@ -176,7 +176,7 @@ class NnrFile(Mapping[str, Array]):
         state: UpdateState | None = None,
         warn: bool = True,
     ) -> Model:
-        """Decode all tensors, or those in ``names``, with the topology, like :func:`nnr_codec.decode`.
+        """Decode all tensors, or the tensors in ``names``, with the topology, like :func:`nnr_codec.decode`.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class NnrFile(Mapping[str, Array]):
         warn : bool
             Issue the warnings of :meth:`warn` at the end.
 
-        Also raises MissingReferenceError if the bitstream does not follow the last one of its sender in ``state``.
+        Also raises MissingReferenceError unless the bitstream follows the last bitstream of its sender in ``state``.
         """
         lineage = self.lineage if state is not None and names is None else None
         if state is not None and lineage:
@@ -203,7 +203,7 @@ class NnrFile(Mapping[str, Array]):
             restorer = self._parser.restorer(budget, names)
         total = sum([len(task.parts) for group in groups for task in group.tasks]) if raw else self._count(names)
         note = _counted(progress, total)
-        # Without record, masks and selection, unit tensors are the model tensors.
+        # Without record, masks and selection, the unit tensors are the model tensors.
         plain = names is None and not self._restoration.changes and not self._parser.pruning.has_masks
         tensors = decode_groups(
             groups,
@@ -263,9 +263,9 @@ class NnrFile(Mapping[str, Array]):
     ) -> Iterator[Model]:
         """Yield the result of :meth:`decode` with tensors that are decoded on access.
 
-        It allows :func:`nnr_codec.decode_file` to write models larger than memory. The headers of all units are checked
-        first. Parameters are those of :meth:`decode`; with ``checkpoint``, decoded units are stored and reused. Call
-        :meth:`warn` after the model is written.
+        This allows :func:`nnr_codec.decode_file` to write models larger than memory. The headers of all units are
+        checked first. Parameters are as for :meth:`decode`; with ``checkpoint``, decoded units are stored and reused.
+        Call :meth:`warn` after the model is written.
         """
         names, groups = self._chosen(names, allow_missing)
         budget = Budget(self._reader.limits)
@@ -273,7 +273,7 @@ class NnrFile(Mapping[str, Array]):
             group.charge(budget)
         access = Access(self._restoration.parts, self._group_of.__getitem__, self._made, self._tensor)
         infos = {name: info for name, info in self.info.items() if names is None or name in names}
-        # The tensors of units follow from the whole bitstream, and from how it is read.
+        # The bytes of the bitstream and the reading of profile 0 determine the unit tensors.
         about = (self._hashed(hashlib.sha256()).digest(), self._reading()) if checkpoint else ()
         with ExitStack() as stack:
             tensors = DeferredTensors(
@@ -352,7 +352,7 @@ class NnrFile(Mapping[str, Array]):
     def rows(self, name: str, start: int, stop: int) -> Array:
         """Return rows of one tensor: ``np.take(f[name], range(start, stop), axis)``.
 
-        The axis is ``f.info[name].first_tensor_dimension_shift``, the first coded one: 0 unless the header shifts
+        The axis is ``f.info[name].first_tensor_dimension_shift``, the first coded axis: 0 unless the header shifts
         dimensions. With entry points in the payload, only the rows of blocks around these rows are decoded (6.4.3.7),
         unless side information transforms the tensor.
 

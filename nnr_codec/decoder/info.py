@@ -1,4 +1,4 @@
-"""Tensor information from headers, without decoding payloads: of units, and of model tensors."""
+"""Information on unit tensors and model tensors, from headers, without decoding payloads."""
 
 from __future__ import annotations
 

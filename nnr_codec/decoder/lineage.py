@@ -2,7 +2,7 @@
 6.4.3.3).
 
 The standard leaves base_model_id to the application. Update trees alone cannot detect the loss of a bitstream if the
-next one omits its tensors; the position can.
+next bitstream omits its tensors; the position reveals it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Lineage(NamedTuple):
     number : int
         Number of the bitstream in the sequence of its sender, from 1.
     token : str
-        16 characters derived from the previous bitstream; empty if the bitstream refers to none.
+        16 characters derived from the previous bitstream; empty if the bitstream does not refer to it.
     """
 
     base: str
@@ -87,8 +87,8 @@ class Lineage(NamedTuple):
         return sha256(self.token.encode("ascii"))
 
     def check(self, known: Mapping[int, Position]) -> None:
-        """Raise MissingReferenceError unless the bitstream follows the known position of its sender; keys are
-        device_ids."""
+        """Raise MissingReferenceError unless the bitstream follows the position of its sender in ``known``, by
+        device_id."""
         last, who = known.get(self.device_id), f"bitstream {self.number} of device_id {self.device_id}"
         if last and self.number <= last.number:
             raise MissingReferenceError(f"{who} is repeated or out of order: number {last.number} was decoded")

@@ -41,7 +41,7 @@ class Reference(NamedTuple):
 
 
 def node_key(header: NnrCompressedDataUnitHeader) -> tuple[int, int] | None:
-    """Return (device_id, parameter_id) of a unit that has them, with the parent's device_id if only that is present."""
+    """Return (device_id, parameter_id) of a unit; without device_id, use parent_device_id. None without ids."""
     if "parameter_id" not in header.__dict__:
         return None
     return (header.device_id if "device_id" in header else header.parent_device_id), header.parameter_id
@@ -50,8 +50,9 @@ def node_key(header: NnrCompressedDataUnitHeader) -> tuple[int, int] | None:
 def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state: UpdateState) -> Reference | None:
     """Return the references of a unit to earlier bitstreams; None if no later unit can refer to it.
 
-    An update of put_node_depth 1 refers to a base model, which may be unknown (errata N8), as may a parent outside any
-    bitstream (errata N20). Both start with an empty WeightUpdateCache, and the latter also without a history.
+    An update of put_node_depth 1 refers to a base model, which may be unknown (errata N8). A parent outside any
+    bitstream may also be unknown (errata N20). In both cases, WeightUpdateCache is initially empty; with a parent
+    outside any bitstream, there is no history either.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
     Raises
     ------
     MissingReferenceError
-        The parent is unknown or not the last node of its parameter; the update is not later than the last one of its
+        The parent is unknown or not the last node of its parameter; the update is not later than the last update of its
         own parameter; or temporal contexts have no reference.
     """
     ids = node_key(header)
@@ -120,7 +121,7 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
 
 
 def _check_parent(header: NnrCompressedDataUnitHeader, name: str, ids: tuple[int, int], state: UpdateState) -> Device:
-    """Return the device of a parent that is named by ids and must be the last node of its parameter."""
+    """Return the device of a parent that is identified by ids and must be the last node of its parameter."""
     depth, device = header.put_node_depth, header.parent_device_id
     parent = state.before((device, ids[1]))
     if depth > 1 and not (parent and parent.put_node_depth == depth - 1):
@@ -137,7 +138,7 @@ def _check_parent(header: NnrCompressedDataUnitHeader, name: str, ids: tuple[int
 def _check_digest(
     header: NnrCompressedDataUnitHeader, name: str, ids: tuple[int, int], state: UpdateState
 ) -> tuple[Device, ...]:
-    """Return the device of a parent that is named by a hash; empty if it is unknown and optional."""
+    """Return the device of a parent that is identified by a hash; empty if it is unknown and optional."""
     element, digest = parent_digest(header)
     own, depth = state.before(ids), header.put_node_depth
     if own and any(digest in known for known in own.digests):

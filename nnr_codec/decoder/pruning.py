@@ -8,11 +8,11 @@ The standard is incomplete here (errata N1). This implementation uses these rule
   unit count separately, each with its shape after the split.
 - A sparse_mask has a bit for each parameter. A prune_mask has a bit for each parameter or for each output channel, an
   index of the first coded dimension. The number of bits decides; if both match, both have the same meaning.
-- order_flag gives the parameter order in a tensor: 1 if the last dimension varies fastest, 0 if the first does.
+- order_flag is the parameter order in a tensor: 1 if the last dimension varies fastest, 0 if the first dimension does.
 - A mask with any other number of bits is ignored, with a PruningWarning.
 - With several masks, a parameter is zero unless all of them preserve it.
-- A dictionary gives tensor_dimensions to units that omit them and takes precedence over a topology; dimensions in units
-  must agree.
+- A dictionary supplies the tensor_dimensions that units omit and takes precedence over a topology; dimensions in units
+  must be equal.
 
 Clause numbers refer to ISO/IEC 15938-17:2024.
 """
@@ -38,7 +38,7 @@ A = TypeVar("A", bound=np.generic)
 
 
 class PruningWarning(UserWarning):
-    """A mask does not match the tensors of its bitstream and is ignored."""
+    """Mask that does not match the tensors of its bitstream and is ignored."""
 
 
 class Pruning:

@@ -52,7 +52,7 @@ def reconstruct(
         tensor_dimensions of the original tensor.
     raw : bool
         Return G, H and the local scaling separately, and do not split tensors. H is named ``<name>_H`` if its unit has
-        the same name as that of G.
+        the same name as the unit of G.
     outputs : Outputs, optional
         Changes to the tensors of a block that the topology requires.
     """

@@ -78,7 +78,7 @@ class Restoration:
         return type_ if self.dtype == "source" or STORED_TYPES[type_].kind != "f" else self.dtype
 
     def parts(self, name: str) -> tuple[str, ...]:
-        """Return the unit tensors from which a model tensor is made; none for an empty tensor."""
+        """Return the names of the unit tensors of a model tensor; none for an empty tensor."""
         record = self.side.tensors.get(name)
         if record is None:
             return (name,)
@@ -215,7 +215,7 @@ class Restorer:
         self._targets = Counter(record.same_as for record in records if record.same_as)
         self._placed = deque(_placed(self._tensors, wanted | self._targets.keys()))
         self._kept: dict[str, Array] = {}  # targets of tied tensors
-        self._tied: dict[str, list[str]] = {}  # tied tensors whose turn came before their target
+        self._tied: dict[str, list[str]] = {}  # tied tensors that precede their target
         self._half: dict[str, Array] = {}  # units of values and of bits that wait for each other
         self._count = 0
 
@@ -317,7 +317,7 @@ class Restorer:
         yield name, tensor
 
     def _due(self, all_: bool = False) -> Iterator[Named]:
-        """Yield the tensors without units whose turn has come, or all of them."""
+        """Yield the tensors without units that are next in order, or all of them."""
         while self._placed and (all_ or self._placed[0][0] <= self._count):
             name = self._placed.popleft()[1]
             record = self._tensors[name]

@@ -27,7 +27,7 @@ _NOTHING = cast(memoryview, b"")  # bytes can be pickled; a memoryview cannot
 
 #: The tensors of a group by name, and the references for later updates.
 Result = tuple[dict[str, Array], list[Left]]
-#: Converts a decoded tensor (name, array, label of its unit) to output tensors with their names.
+#: Function that converts a decoded tensor (name, array, label of its unit) to output tensors with their names.
 Deliver = Callable[[str, Array, str], Iterable[tuple[str, Array]]]
 
 
@@ -64,7 +64,7 @@ def decode_groups(
     note : callable, optional
         Called with the name of each output tensor, in the same thread and order.
     executor : concurrent.futures.Executor, optional
-        Runs the tasks. Threads share a large tensor that has entry points; other workers decode undivided groups, see
+        Runs the tasks. Threads divide a large tensor that has entry points; other workers decode whole groups, see
         :class:`nnr_codec.parallel.pool.Pool`. The function must not be called from one of its workers.
     jobs : int, default 1
         Without an executor: number of threads to start. With an executor: its number of workers.
@@ -83,7 +83,7 @@ def decode_groups(
         for group, (arrays, left) in zip(groups, pool.run(tasks), strict=True):
             group.commit(state, left)
             for part in list(arrays):
-                array = arrays.pop(part)  # no other reference: its memory is free as soon as it is converted
+                array = arrays.pop(part)  # no other reference: its memory is released on conversion
                 given = deliver(part, array, group.label) if deliver else [(part, array)]
                 del array
                 for name, tensor in given:
@@ -108,7 +108,7 @@ class Stored:
     about: tuple[Any, ...]
 
     def results(self, pool: Pool, tasks: Sequence[_GroupTask]) -> Iterator[Result]:
-        """Yield the results of tasks in task order. Removes records of other groups from the checkpoint."""
+        """Yield the results of tasks in order; remove records of other groups from the checkpoint."""
         keys = [self._key(task.group) for task in tasks]
         self.checkpoint.only(set(keys))
         return self.checkpoint.run(pool, tasks, keys, _pack, _unpack, large_first=False)
@@ -156,7 +156,7 @@ def decoded_ahead(
 class _GroupTask(Task[Result]):
     """Task that decodes a group.
 
-    The pickled copy for another process has the payloads as bytes, or the file and range to read them from.
+    The pickled copy for another process contains the payloads as bytes, or the file and range of each payload.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ Arrays = tuple[npt.NDArray[Any], ...]
 #: Shape and name of the :class:`~nnr_codec.dtypes.StoredType` of each tensor.
 Schema = Mapping[str, tuple[tuple[int, ...], str]]
 
-#: Approximate memory, beside the numbers, of a node, an array, the digests of a payload, and a tensor or sender.
+#: Approximate overhead in bytes of a node, an array, the digests of a payload, and a tensor or sender.
 NODE_BYTES, ARRAY_BYTES, DIGEST_BYTES, ENTRY_BYTES = 512, 256, 512, 256
 
 
@@ -50,7 +50,7 @@ class UpdateNode(NamedTuple):
     Parameters
     ----------
     put_node_depth : int
-        For a unit without the element: 0 for a base model, else one more than the depth of the parent.
+        If the unit lacks the element: 0 for a base model, else one more than the depth of the parent.
     levels : tuple of ndarray of int32
         QuantParam of each tensor of the unit, row-major, in coding order; empty if the unit is not an update.
     any_sig : tuple of ndarray of bool
@@ -104,7 +104,7 @@ class UpdateState:
     """Update trees by (device_id, parameter_id), and other state of devices.
 
     Entries are never changed, only replaced, so :meth:`fork` is cheap: a bitstream is decoded against a fork, which
-    replaces the state only after complete success. A bitstream sees the state after earlier bitstreams, never its own
+    replaces the state only after complete success. A bitstream uses the state after earlier bitstreams, never its own
     changes.
 
     If the state would exceed max_history_bytes, the least recently used devices are removed.
@@ -112,9 +112,9 @@ class UpdateState:
     Parameters
     ----------
     keep_digests : bool
-        Whether to store the SHA-256 and SHA-512 of payloads, for updates that name their parents by digest.
+        Whether to store the SHA-256 and SHA-512 of payloads, for updates that identify their parents by digest.
     trusting : bool, optional
-        Whether a parent named by digest may be unknown if nothing else of it is needed; default: not keep_digests.
+        Whether a parent identified by digest may be unknown if its data are not needed; default: not keep_digests.
     """
 
     def __init__(self, *, keep_digests: bool = False, trusting: bool | None = None) -> None:
@@ -230,7 +230,7 @@ class UpdateState:
         sender.schema = dict(schema)
 
     def expect(self, lineage: Lineage) -> None:
-        """Start a bitstream of a sender; if it refers to no earlier one, discard the earlier updates.
+        """Start a bitstream of a sender; if it refers to no earlier bitstream, discard the earlier updates.
 
         Raises MissingReferenceError unless it follows the last bitstream of its sender.
         """

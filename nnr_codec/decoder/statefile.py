@@ -7,12 +7,12 @@ entries. Equal states give equal bytes::
     list of devices, the least recently used one first:
         device_id i64 (-1: units without ids), number u64 (0: no lineage), token text
         list of tensors: name text, type text, dimensions list of u64
-        list of nodes: parameter_id u64 (a text where there are no ids), name text, put_node_depth u64,
+        list of nodes: parameter_id u64 (a text for units without ids), name text, put_node_depth u64,
             list of digests (32 bytes of SHA-256, 64 of SHA-512), lists of levels, any_sig and updates
-    SHA-256 of all before it
+    SHA-256 of all preceding bytes
 
 An array is its type (u8, an index of TYPES), dimensions (list of u64) and its items; any_sig is stored as bits, the
-first one in the highest bit of a byte. Nothing in a file is executed, and every count and size is checked before it
+first item in the highest bit of a byte. Nothing in a file is executed, and every count and size is checked before it
 costs memory or time.
 """
 
@@ -141,7 +141,7 @@ class _Reader:
 
     def __init__(self, data: memoryview, limits: Limits) -> None:
         self.data, self.limits, self.position = data, limits, 0
-        self.nbytes = 0  # of all arrays
+        self.nbytes = 0  # size of all arrays
 
     def state(self) -> UpdateState:
         version = self.number(_U32)

@@ -42,7 +42,7 @@ class StreamDecoder:
     Parameters
     ----------
     limits : Limits, optional
-        Limits for each bitstream; max_units and max_names for all of them together.
+        Limits for each bitstream; max_units and max_names apply to all bitstreams together.
     topology_dimensions : mapping of str to sequence of int, optional
         Dimensions of tensors whose units omit them.
     allow_missing : bool
@@ -73,8 +73,8 @@ class StreamDecoder:
         self._allow_missing, self._dtype = allow_missing, dtype
         self._given = formats.topology_of(topology, limits=limits)
         self._closed = False
-        self._done: list[tuple[str, Array]] = []  # not returned to the caller because a warning was raised
-        self._warnings: list[Pruning] = []  # of completed bitstreams
+        self._done: list[tuple[str, Array]] = []  # tensors that were not returned because a warning was raised
+        self._warnings: list[Pruning] = []  # pruning of completed bitstreams
         self._position = 0  # end of the units taken so far
         self._begin(None)
 
@@ -82,16 +82,16 @@ class StreamDecoder:
         self._parser = BitstreamParser(self._reader, self._dtype, self._given, before)
         self._budget = Budget(self._reader.limits)
         self._restorer: Restorer | None = None  # created with the first tensor, after all side information
-        self._first_edition: bool | None = None  # unknown
+        self._first_edition: bool | None = None  # None while unknown
         self._held: list[Group] = []  # groups to decode after the reading is known
         self._lineage: Lineage | None = None
-        self._digest: Hash | None = None  # of a bitstream with a lineage
+        self._digest: Hash | None = None  # hash of a bitstream with a lineage
         self._start: bytearray | None = bytearray()  # start of the bitstream, until its lineage is known
         self._masked: list[_Coded] = []  # tensors to return after all masked tensors are known
 
     @property
     def topology(self) -> Topology | None:
-        """The given topology, or that of the current bitstream as far as it has arrived."""
+        """The given topology, or the topology of the current bitstream as far as it has arrived."""
         return self._parser.topology
 
     @property
@@ -105,7 +105,7 @@ class StreamDecoder:
         return self._parser.ignored
 
     def feed(self, chunk: Buffer) -> list[tuple[str, Array]]:
-        """Take the next bytes.
+        """Decode the next bytes.
 
         Returns
         -------
@@ -179,7 +179,7 @@ class StreamDecoder:
         self._position = self._reader.position
 
     def _follow(self, mps: NnrModelParameterSetUnitPayload) -> None:
-        """Check that the bitstream follows the last one of its sender."""
+        """Check that the bitstream follows the last bitstream of its sender."""
         self._lineage = Lineage.parse(base_model_id(mps) or "")
         if self._lineage and self._start is not None:
             self.state.expect(self._lineage)
@@ -248,7 +248,7 @@ class StreamDecoder:
             yield from ((name, tensor, group.label) for name, tensor in text.items())
 
     def _flush(self, first_edition: bool) -> Iterator[_Coded]:
-        """Yield the tensors that waited, in the reading that applies."""
+        """Yield the waiting tensors, decoded in the reading that applies."""
         self._first_edition = first_edition
         held, self._held = self._held, []
         for group in held:

@@ -21,7 +21,7 @@ from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import DTYPES, integers, look_up, scale, step_size, suits_all
 from .topology import Outputs
 
-#: Function of levels and an output array for the parameters (None: a new array, or the levels themselves).
+#: Function that converts levels to parameters, in an output array (None: in a new array, or in the levels themselves).
 Dequantizer = Callable[[Levels, npt.NDArray[Any] | None], npt.NDArray[Any]]
 
 #: Overhead of one term of the product G H, in units of one multiplication.
@@ -115,7 +115,7 @@ class NduTask:
         return self.header.nnr_compressed_data_unit_payload_type in (NNR_PT_FLOAT, NNR_PT_BLOCK)
 
     def dequantizer(self, part: PayloadPart, qp_value: int) -> Dequantizer:
-        """Return the function from QuantParam of a part to parameters, for any number of them (7.3.2, 7.3.3, 7.3.6).
+        """Return the function that converts any number of QuantParam of a part to parameters (7.3.2, 7.3.3, 7.3.6).
 
         It raises PayloadError or ElementError for levels without a parameter value.
         """

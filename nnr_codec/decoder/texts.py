@@ -41,7 +41,7 @@ class Texts:
     Attributes
     ----------
     topology : Topology or None
-        The given topology, or that of the units so far.
+        The given topology, or the topology of the units so far.
     apart : str
         Format of a topology that the bitstream declares to be stored separately (B.4); empty if there is none.
 
@@ -53,7 +53,7 @@ class Texts:
         self.topology = given
         self.apart = ""
         self._quantization: dict[str, bytes] = {}
-        self._info: tuple[bytes, TopologyInfo] = b"", TopologyInfo(Wiring())  # text that was read last
+        self._info: tuple[bytes, TopologyInfo] = b"", TopologyInfo(Wiring())  # last parsed text
 
     def context(self, session: Session) -> Topology | None:
         """Return the topology to which the tensors belong."""
@@ -74,7 +74,7 @@ class Texts:
     def add_topology(self, header: NnrTopologyUnitHeader, payload: NnrTopologyUnitPayload) -> None:
         """Add an NNR_TPL unit."""
         name = TOPOLOGY_FORMATS.get(header.topology_storage_format)
-        # Data of unknown format never replaces data of a known one; a single zero byte stands for no data.
+        # Data of unknown format never replaces data of a known format; a single zero byte means no data.
         if name is None or (name == "" and self.topology):
             return
         if not payload.topology_data.rstrip(b"\0"):
@@ -161,9 +161,9 @@ class DeclaredShapes:
 
 
 def inflate(data: bytes, budget: Budget, limit: str, what: str) -> bytes:
-    """Inflate data within the rest of a limit.
+    """Inflate data within the remaining budget of a limit.
 
-    Raises ElementError if the data is damaged or does not end where it should; LimitError beyond the limit.
+    Raises ElementError if the data is damaged, truncated or followed by other bytes; LimitError beyond the limit.
     """
     room: int = getattr(budget.limits, limit) - budget.spent.get(limit, 0)
     inflater = zlib.decompressobj()

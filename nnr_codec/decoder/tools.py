@@ -160,9 +160,9 @@ def requirements(
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     topology: TopologySource | None = None,
 ) -> list[Tool]:
-    """Return the tools that a decoder needs for a bitstream; parameters and errors are those of :func:`tree`.
+    """Return the tools that a decoder needs for a bitstream; parameters and errors are as for :func:`tree`.
 
-    Of payloads, only the elements before the levels are decoded, and in a block the levels before those elements.
+    In payloads, only the elements before the levels are decoded, and in a block also the levels that precede them.
     """
     reader = UnitReader(data, limits, session_for(topology_dimensions, topology, limits))
     payloads = Payloads(reader)

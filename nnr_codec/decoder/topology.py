@@ -51,7 +51,7 @@ class Outputs:
     recreated: tuple[Recreated, ...] = ()
 
     def shape(self, name: str, coded: Shape) -> Shape:
-        """Return the declared shape of a tensor that was coded in another one."""
+        """Return the declared shape of a tensor that was coded with another shape."""
         return self.shapes.get(name, coded)
 
 

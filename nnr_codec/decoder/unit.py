@@ -139,7 +139,7 @@ class UnitDecoder:
     co_loc, any_sig : tuple of ndarray
         coLocParam and AnySigBeforeFlag of each part, or empty.
     keep_levels : bool
-        Whether to keep the integers beside the values.
+        Whether to keep the integers in addition to the values.
 
     Raises MissingReferenceError if the shape of a reference differs from that of its part.
     """
@@ -167,7 +167,7 @@ class UnitDecoder:
     def pieces(self) -> list[Piece]:
         """Return calls that decode the payload, in any order and in any thread.
 
-        The error of the first failing call is the one that :meth:`run` would raise. There is one call unless a part is
+        The first failing call raises the same error as :meth:`run`. There is one call unless a part is
         large and has entry points; the elements before its levels are then decoded here.
         """
         large = [k for k, part in enumerate(self._task.parts) if prod(part.dims) >= 2 * SEGMENT]
@@ -203,7 +203,7 @@ class UnitDecoder:
         return self._recs()
 
     def rows(self, start: int, stop: int) -> npt.NDArray[Any] | None:
-        """Return rows of the only tensor of a payload without decoding most others; None if all must be decoded.
+        """Return rows of the only tensor of a payload without decoding most other rows; None if all must be decoded.
 
         Only the entry points around the selected rows of blocks are checked.
         """

@@ -1,8 +1,8 @@
-"""Decoding of a sequence of bitstreams, of which later ones update the tensors of earlier ones.
+"""Decoding of a sequence of bitstreams in which later bitstreams update the tensors of earlier bitstreams.
 
-The topology of a base model also applies to its updates. If local scaling is a variable of it, updates change that
-variable. If a batch normalization was folded, updates are added to gamma and beta (8.2.1). Mean and variance come with
-the base model only: their differences are not coded.
+The topology of a base model also applies to its updates. If local scaling is a variable of the topology, updates change
+that variable. If a batch normalization was folded, updates are added to gamma and beta (8.2.1). Only the base model has
+mean and variance: their differences are not coded.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class UpdateDecoder:
     limits : Limits, optional
         ``max_history_bytes`` limits the state: before it is exceeded, the least recently updated devices are removed,
         and their later updates raise MissingReferenceError.
-    like : mapping of str to ndarray, or to anything else that has shape and dtype
+    like : mapping of str to ndarray, or to other objects with shape and dtype
         The model to update. Other tensors in a bitstream are rejected before allocation: unknown names, other shapes,
-        or floats for integers and the reverse. Tensors that a bitstream omits are returned as zeros of this shape and
-        type. Without ``like``, the tensors of the sender's earlier bitstreams are used instead.
+        floats instead of integers or vice versa. Tensors that a bitstream omits are returned as zeros of this shape
+        and type. Without ``like``, the tensors of the sender's earlier bitstreams are used instead.
     state : UpdateState, optional
         State after earlier bitstreams; it is not changed.
     topology_dimensions : mapping of str to sequence of int, optional

@@ -1,4 +1,4 @@
-"""Application of an update to a base model, and the identity by which an update names its base."""
+"""Application of an update to its base model, which the update identifies by a digest."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def apply_update(
     base : Model, mapping of str to ndarray, path, bytes-like or binary file
         The base model. It is not changed.
     data : bytes-like, path or binary file; NnrFile; Update; or mapping of str to ndarray
-        The bitstream of an update that needs no earlier one, or the result of UpdateDecoder; a mapping contains
+        The bitstream of an update that needs no earlier update, or the result of UpdateDecoder; a mapping contains
         differences.
     limits : Limits, optional
         Limits for the bitstream. Differences must have the shapes of the base tensors in any case.
     check : bool
-        Require that the base is the one that the update names; other software may name its base in another form, which
-        is not checked. False: use the base as it is, without folding.
+        Require that ``base`` has the identity that the update names. Base names of other software, in another form, are
+        not checked. False: use the base as it is, without folding.
     progress : callable, optional
         Called as ``progress(name, done, total)`` after each tensor of a bitstream.
     jobs, executor
@@ -118,15 +118,15 @@ def apply_update(
     Returns
     -------
     Model or dict of str to ndarray
-        A dict for a mapping. Tensors are in the order of the base, followed by new ones; unchanged tensors are the
+        A dict for a mapping. Tensors are in the order of the base, followed by new tensors; unchanged tensors are the
         objects of the base. Topology and metadata come from the update if it has them, else from the base.
 
     Raises
     ------
     MissingReferenceError
-        The update is for another base, or continues an earlier update.
+        The update belongs to another base, or continues an earlier update.
     FormatError
-        The data is not an update, or a difference does not match its tensor in the base; the message names it.
+        The data is not an update, or a difference does not match its tensor in the base; the message names the tensor.
     BitstreamError
         The bitstream is malformed or exceeds the limits.
     """
@@ -228,7 +228,7 @@ def _sum(name: str, base: Array, array: Array, bits: bool) -> Array:
 
 
 def _are_bits(base: Array, array: Array) -> bool:
-    """Return whether a difference, in an update with bit patterns, is one: integers for floats."""
+    """Return whether a difference, in an update with bit patterns, consists of them: integers for floats."""
     kinds = [stored.kind if (stored := stored_type(one.dtype)) else "" for one in (base, array)]
     return kinds in (["f", "i"], ["f", "u"])
 

@@ -46,8 +46,8 @@ def chain_updates(
     ----------
     base : Model, mapping of str to ndarray, path, bytes-like or binary file
     updates : iterable of bytes-like, path or binary file
-        Results of :func:`nnr_codec.encode_update`: the first one for ``base``, each further one for the model after the
-        previous one.
+        Results of :func:`nnr_codec.encode_update`: the first update for ``base``, each further update for the model
+        after the previous update.
     limits : Limits, optional
         Limits for each update.
 
@@ -157,7 +157,7 @@ def _astray(
     names: Sequence[str],
     limits: Limits,
 ) -> str | None:
-    """Explain that update ``k`` belongs to another model, and what its predecessor is; None if that is unknown."""
+    """Explain that update ``k`` belongs to another model, and name its predecessor; None if the reason is unknown."""
     wanted, found = base_of(contents[k], limits), identity(model)
     if not wanted.startswith(DIGEST) or Lineage.parse(wanted) or wanted == found:
         return None

@@ -1,7 +1,7 @@
 """Differences between tensors, and their addition.
 
-Differences of floats are float32 (float64 for float64), those of integers int32. If every bit counts, a difference of
-floats is their distance in the order of all bit patterns.
+Differences of floats are float32 (float64 for float64); differences of integers are int32. If every bit must be kept, a
+difference of floats is their distance in the order of all bit patterns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Difference(NamedTuple):
         ``array`` counts steps to neighbouring floats. ``"whole"``: ``array`` replaces the tensor.
     array : ndarray
         An array of the new tensor's shape. For equal tensors, zeros without memory in the type of differences; float32
-        or float64 for differences of floats; int32 for those of integers and of bits; otherwise the new tensor itself.
+        or float64 for differences of floats; int32 for differences of integers and of bits; otherwise the new tensor.
     """
 
     kind: Kind
@@ -50,7 +50,7 @@ def difference(base: Array | None, new: Array, *, lossless: bool = False) -> Dif
     new : ndarray
         Tensor of any supported type, in any byte order and layout.
     lossless : bool
-        Whether every bit of floats counts.
+        Whether to keep every bit of floats.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def add(base: Array, array: Array, kind: Kind) -> Array:
     ----------
     base : ndarray
     array : ndarray
-        As many items as in ``base``, in any shape; for ``"whole"``, any tensor.
+        Array of the size of ``base``, in any shape; for ``"whole"``, any tensor.
     kind : str
         Kind as in :class:`Difference`.
 

@@ -17,7 +17,7 @@ class ErrorFeedback:
     Attributes
     ----------
     residual : dict of str to ndarray
-        Errors by tensor, float32, or float64 for float64; at most the float tensors of the last update.
+        Errors by tensor, float32 (float64 for float64); it has at most the float tensors of the last update.
 
     It can be pickled.
     """
@@ -28,8 +28,8 @@ class ErrorFeedback:
     def add(self, update: Mapping[str, Array]) -> dict[str, Array]:
         """Return the update plus the errors of earlier ones.
 
-        Integers are unchanged, as are tensors whose residual has another shape or type or whose sum is not finite;
-        their residuals are discarded, like those of tensors that the update lacks.
+        Integers are unchanged, and so are tensors whose residual has another shape or type or whose sum is not finite.
+        Their residuals are discarded, and so are residuals of tensors that the update lacks.
 
         Parameters
         ----------

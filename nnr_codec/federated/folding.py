@@ -11,8 +11,7 @@ from ..model import Model, Wiring
 
 
 def fold(model: Model) -> Model:
-    """Return the model with its batch normalizations folded: gamma is alpha, beta is delta, mean 0, variance 1 -
-    epsilon.
+    """Return the model with folded batch normalizations: gamma becomes alpha, beta delta, mean 0, variance 1 - epsilon.
 
     The outputs of the network stay the same, up to rounding. Folding is idempotent.
 

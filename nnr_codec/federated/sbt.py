@@ -1,6 +1,6 @@
 """Stochastic binary-ternary quantization of updates (ISO/IEC 15938-17:2024, 5.2, 5.3, 9.2.4; 4.3: q_b, q_t, pi_t, tau).
 
-Matrices of an update become multiples -1, 0 and 1 of a step size for each matrix, as in "Stochastic Binary-Ternary
+Values of each matrix of an update become -1, 0 or 1 times a step size of the matrix, as in "Stochastic Binary-Ternary
 Quantization for Communication Efficient Federated Computation" (ICIP 2022) and the sparse binary and sparse ternary
 compression of Sattler et al. (2018, 2019). Decisions use integer arithmetic.
 """
@@ -26,9 +26,9 @@ from ..tensor.quant import step_size
 
 #: Default probability of ternary quantization.
 TERNARY = 0.5
-#: qp range that every bitstream can represent, whatever its QuantizationParameter.
+#: qp range that every bitstream can represent with any QuantizationParameter.
 LEAST_QP, GREATEST_QP = -(1 << (5 + DENSITY)), (1 << (5 + DENSITY)) - 1
-#: All levels are known, so trellis and codebook have no choice.
+#: Options for matrices with fixed levels, which trellis and codebook must not change.
 KNOWN = {"dependent_quantization": False, "rate": 0, "codebook": 0}
 
 
@@ -56,7 +56,7 @@ class BinaryTernary:
     ) -> dict[str, Array]:
         """Return the quantized matrices of an update, each with 0 and one magnitude.
 
-        Vectors, integers, exact or non-reducible tensors, and tensors whose magnitude is not a step size are left out.
+        Vectors, integers, exact or non-reducible tensors, and tensors whose magnitude is not a step size are skipped.
 
         Parameters
         ----------
@@ -92,8 +92,8 @@ def stepped(
         Quantized matrices. Magnitudes become the nearest step size of a QpDensity of 7.
     config : EncoderConfig
     before : mapping of str to ndarray
-        Tensors to be subtracted (9.2.4). They usually have one magnitude too; the new one is then a power of two times
-        that, so that all differences are multiples of the smaller one.
+        Tensors to be subtracted (9.2.4). They usually have one magnitude too. The new magnitude is then a
+        power of two times the old one, so that all differences are multiples of the smaller magnitude.
     """
     arrays: dict[str, Array] = {}
     options: dict[str, dict[str, Any]] = {}
@@ -170,11 +170,11 @@ def binary_ternary(array: Floats, ratio: float, *, ternary: bool) -> Floats:
     array : ndarray of float32 or float64
         Difference of two tensors, of any shape.
     ratio : float
-        Fraction of the values, 0..1, that become 0: those with a magnitude of at most the threshold tau. If tau is the
-        largest magnitude, values of that magnitude are kept.
+        Fraction of the values, 0..1, that become 0: values with a magnitude of at most the threshold tau. If tau is
+        the largest magnitude, values of that magnitude are kept.
     ternary : bool
-        True: kept values become mu or -mu; mu is their mean magnitude. False: only values of one sign are kept, that
-        with the greater mean magnitude, mu; the positive sign if both are equal.
+        True: kept values become mu or -mu; mu is their mean magnitude. False: only values of the sign with
+        the greater mean magnitude, mu, are kept; values of the positive sign if both are equal.
 
     Returns
     -------
@@ -200,7 +200,7 @@ def binary_ternary(array: Floats, ratio: float, *, ternary: bool) -> Floats:
 
 
 def _above(magnitudes: Floats, ratio: float) -> Mask:
-    """Return a mask of the magnitudes above the threshold, a quantile; at least one, which is not 0."""
+    """Return a mask of the magnitudes above the threshold, a quantile; it has at least one nonzero magnitude."""
     below = min(share(ratio, magnitudes.size), magnitudes.size - 1)
     tau = np.partition(magnitudes, below - 1)[below - 1] if below else magnitudes.dtype.type(0)
     above: Mask = np.asarray(magnitudes > tau)

@@ -66,9 +66,9 @@ DEVICES = 1 << 32
 FLOAT32 = (float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max))
 #: Bound below which a value added to the largest bfloat16 or float32 is less than half of its last place.
 LOST = 2.0**96
-#: Residuals are coded only if their energy is below this share of the energy of the updates.
+#: Residuals are coded only if their energy is less than this share of the energy of the updates.
 PROMISE = 0.9
-#: Octaves by which the step size of uniform quantization is larger at the same error as dependent quantization.
+#: Ratio of the step sizes of uniform and dependent quantization at the same error, in octaves.
 UNIFORM = 0.8
 
 
@@ -200,7 +200,7 @@ class _Differences(Mapping[str, Array]):
     exact : set of str
         Tensors to store losslessly.
     keep : bool
-        Whether to compute all of them at once.
+        Whether to compute all differences at once.
 
     Attributes
     ----------
@@ -240,7 +240,7 @@ def _coded(found: Difference) -> Array:
 
 
 def _overflows(found: Difference, new: Array) -> bool:
-    """Return whether a float difference, or the sum with it, may overflow by quantization."""
+    """Return whether quantization may make a float difference, or the sum with it, overflow."""
     if found.kind != "difference" or found.array.dtype.kind != "f":
         return False
     largest = _largest(found.array)
@@ -270,8 +270,8 @@ class UpdateEncoder:
         Identifier of the sender, in the headers of all tensors; small numbers take fewer bits.
     parent : str
         Identification of the previous update: ``"node"`` by device_id, parameter_id and put_node_depth; ``"sha256"``
-        and ``"sha512"`` by the digest of each tensor's payload, 32 or 64 bytes; ``"external"`` without one, so that
-        earlier updates are not used (Table 8).
+        and ``"sha512"`` by the digest of each tensor's payload, 32 or 64 bytes; ``"external"`` without
+        identification, so that earlier updates are not used (Table 8).
     base_model_id : str
         First part of base_model_id, before the position of the bitstream in the sender's sequence.
     error_feedback : bool
@@ -279,7 +279,7 @@ class UpdateEncoder:
     sparsity : float, optional
         Share of the parameters, 0..1, that is set to zero: the smallest of each tensor.
     structured_sparsity : float, optional
-        The same for rows of tensors, those with the smallest mean magnitude.
+        Share of the rows of each tensor that is set to zero: the rows with the smallest mean magnitude.
     sbt : float, optional
         Share of the parameters of each matrix, 0..1, that is set to zero; all others get one magnitude (stochastic
         binary-ternary quantization). Goals then apply to the other tensors.
@@ -289,8 +289,8 @@ class UpdateEncoder:
         State after earlier updates, from an encoder or from a decoder that decoded all bitstreams of this sender. It is
         not changed.
     names : iterable of str
-        Tensors in the order of their parameter_ids; further ones are appended. Default: those of ``state``, with its
-        ids.
+        Tensors in the order of their parameter_ids; further tensors are appended. Default: the tensors of ``state``,
+        with its ids.
     **options
         As for :func:`nnr_codec.encode`.
 
@@ -372,7 +372,7 @@ class UpdateEncoder:
         update : mapping of str to ndarray
             Differences: finite floats, or integers within 32 bits.
         whole : mapping of str to ndarray, optional
-            Tensors of any type that replace those of the base.
+            Tensors of any type that replace tensors of the base.
         performance : Performance, optional
             Statements about the updated model (6.4.4.3).
         jobs, executor
@@ -454,7 +454,7 @@ class UpdateEncoder:
         self._decoder.state = state
         self._anew = True
 
-    # ------------------------------------------------------------------------------------------ the tree
+    # ------------------------------------------------------------------------------------------ update tree
     def _lineage(self) -> Lineage:
         """Return the position of the next bitstream."""
         last = self.state.lineages.get(self._device_id)
@@ -473,7 +473,7 @@ class UpdateEncoder:
         depth = last.put_node_depth if last else self._depths.get(parameter_id, 0)
         before = last if last and _continues(last, array) else None
         ids["put_node_depth"] = depth + 1
-        named = before or (None if depth else self.state.node((None, name)))  # of a base model
+        named = before or (None if depth else self.state.node((None, name)))  # node of a base model
         if self._parent == "node" and (before or not depth):
             update["parent_device_id"] = self._device_id
         elif named:
@@ -510,8 +510,7 @@ class UpdateEncoder:
         return found
 
     def _residuals(self, tensors: Mapping[str, Array], before: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the differences of tensors from their previous updates if coding them may pay off (9.2.4); else
-        nothing."""
+        """Return the differences of tensors from their previous updates (9.2.4); empty if this hardly saves bits."""
         residuals, energies = {}, [0.0, 0.0]
         for name, cache in before.items():
             array = tensors[name]
@@ -605,8 +604,7 @@ def _in_int32(array: Array) -> bool:
 
 
 def _steps(model: Model, whole: Iterable[str], config: EncoderConfig, lossless: bool) -> EncoderConfig:
-    """Return options with step sizes instead of goals for differences; whole tensors get the defaults of whole
-    models."""
+    """Return options with step sizes instead of goals for differences; whole tensors get the defaults of models."""
     usual: dict[str, Any] = {"exact": True} if lossless else {"qp": None}
     config = config.overridden({name: usual for name in whole if not config.for_tensor(name).exact})
     with Pool() as pool:

@@ -40,10 +40,10 @@ except ImportError:
     raise MissingDependencyError("the package nvflare is required; pip install 'nnr_codec[nvflare]'") from None
 
 KINDS = [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF]
-#: Keys in the data of a DXO: the bitstream; types and shapes of differences that it does not contain; values that are
-#: not tensors; and whether the tensors belong to PyTorch.
+#: Keys in the data of a DXO: the bitstream; types and shapes of omitted differences; values that are not tensors; and
+#: whether the tensors belong to PyTorch.
 BITSTREAM, TYPES, VALUES, TORCH = "nnr_codec", "types", "values", "torch"
-#: Types of values that are not tensors and are sent beside the bitstream.
+#: Types of values, other than tensors, that are sent with the bitstream.
 PLAIN = (str, bool, int, float, type(None))
 #: Number of bitstreams kept for other receivers of the same tensors.
 KEPT = 4
@@ -65,9 +65,9 @@ class _NNRFilter(DXOFilter):  # type: ignore[misc]  # nvflare is not type-checke
         """Filter all models of a shareable; called by NVFlare."""
         try:
             dxo = from_shareable(shareable)
-        except ValueError:  # no model
+        except ValueError:  # not a model
             return shareable
-        if dxo.data_kind == DataKind.COLLECTION:  # its members would be replaced in place
+        if dxo.data_kind == DataKind.COLLECTION:  # a filter replaces the members in place
             shareable = _own(dxo).update_shareable(make_copy(shareable))
         return super().process(shareable, fl_ctx)
 
@@ -125,7 +125,7 @@ class NNREncode(_NNRFilter):
         self._types: dict[str, np.dtype[Any]] = {}
         self._settings = EncoderConfig.preset(preset or "default", **(options or {}))
         self._update_settings = EncoderConfig.preset(preset or "update", **(options or {}))
-        encoder = self._update_encoder()  # validates the options now
+        encoder = self._update_encoder()  # validates the options
         self._feedback = encoder if error_feedback else None
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
@@ -195,7 +195,7 @@ class NNREncode(_NNRFilter):
         return bitstream, types
 
     def _has_differences(self, name: str, array: Array) -> bool:
-        """Return whether UpdateEncoder accepts an array as differences, and keeps every bit if that is requested."""
+        """Return whether UpdateEncoder accepts an array as differences, and keeps every bit if required."""
         stored = stored_type(array.dtype)
         if stored is None or stored.kind == "b" or stored.bits < 8:
             return False
@@ -204,7 +204,7 @@ class NNREncode(_NNRFilter):
         return not array.size or (int(array.min()) >= -(1 << 31) and int(array.max()) < 1 << 31)
 
     def _update_encoder(self) -> UpdateEncoder:
-        """Return an encoder without state: updates refer to no others."""
+        """Return an encoder without state: updates do not refer to earlier updates."""
         return UpdateEncoder(
             self._update_settings,
             parent="external",
@@ -224,7 +224,7 @@ class NNRDecode(_NNRFilter):
         Limits for a bitstream: ``"strict"``, ``"unlimited"``, or fields of :class:`nnr_codec.Limits`.
     like_sent : bool
         Reject tensors that the model of the task lacks or that have another shape, and data other than models and
-        metrics; convert tensors of narrower types to those of the model. Applies to replies to the output of an
+        metrics; convert tensors of narrower types to the types of the model. Applies to replies to the output of an
         NNREncode on the same server.
     finite : bool
         Reject tensors with values that are not finite.
@@ -293,9 +293,9 @@ class NNRDecode(_NNRFilter):
         return {**content, **values}
 
 
-# ------------------------------------------------------------------------------------------ what DXOs hold
+# ------------------------------------------------------------------------------------------ content of DXOs
 def _new(dxo: DXO, content: Content) -> DXO:
-    """Return a DXO of the same kind with another content that shares nothing with it."""
+    """Return a DXO of the same kind with other content; both share no objects."""
     meta = {key: value for key, value in (dxo.meta or {}).items() if key != MetaKey.FILTER_HISTORY}
     return DXO(dxo.data_kind, data=content, meta=meta)  # NVFlare adds the history
 
@@ -306,7 +306,7 @@ def _kind(dxo: DXO) -> str:
 
 
 def _own(dxo: DXO) -> DXO:
-    """Return a copy of a collection that shares only the members that are not collections."""
+    """Return a copy of a collection and its nested collections; all other members are shared."""
     if dxo.data_kind != DataKind.COLLECTION:
         return dxo
     return DXO(dxo.data_kind, data={key: _own(member) for key, member in dxo.data.items()}, meta=dxo.meta)
@@ -392,9 +392,9 @@ def _limits(given: str | Mapping[str, Any] | None) -> Limits:
 
 # ------------------------------------------------------------------------------------------ tensors
 def _widened(array: Array, sent: np.dtype[Any]) -> Array:
-    """Return a tensor in at least the type that was sent, because sums use the type of the first tensor.
+    """Return a tensor in at least the sent type, because sums use the type of the first tensor.
 
-    Floats for integers stay floats.
+    Floats stay floats even if integers were sent.
     """
     stored, wanted = stored_type(array.dtype), stored_type(sent)
     if stored is None or wanted is None:

@@ -54,7 +54,7 @@ class RoundStatistics:
     downlink_raw, downlink_wire : int
         Sizes in bytes of the sent models, as tensors and as transferred, summed over receivers.
     uplink_raw, uplink_wire : int
-        The same for accepted replies.
+        Sizes in bytes of the accepted replies, as tensors and as transferred.
     encode_seconds, decode_seconds : float
         Time of the server in seconds.
     replies : int
@@ -75,7 +75,7 @@ class RoundStatistics:
 
 @dataclass(eq=False)
 class Base:
-    """Model that was sent.
+    """Sent model.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Base:
     tensors : mapping of str to ndarray
         Tensors as the receivers have them.
     round : int
-        Round in which it was sent last.
+        Last round in which the model was sent.
     waiting : Counter of int
         Number of expected replies, by sender.
     """
@@ -143,7 +143,7 @@ class Bases:
                 base.answered(sender)
 
     def trim(self, number: int) -> None:
-        """Discard, before round ``number``, models without expected replies, and models that are too old."""
+        """Discard models without expected replies, and models that are too old for round ``number``."""
         kept = {key: base for key, base in self._bases.items() if base.waiting and base.round > number - self._rounds}
         self._bases = kept
 
@@ -165,12 +165,12 @@ def as_type(array: Array, dtype: npt.DTypeLike) -> Array:
     if wanted.kind == "b":
         return wide >= 0.5
     low, high = int(np.iinfo(wanted.name).min), int(np.iinfo(wanted.name).max)
-    highest = min(high, int(np.nextafter(high + 1.0, 0)))  # the maximum of 64 bits is not a float64
+    highest = min(high, int(np.nextafter(high + 1.0, 0)))  # float64 cannot represent the maximum of 64 bits
     return np.clip(np.rint(wide), low, highest).astype(wanted)
 
 
 def check_finite(name: str, tensor: Array, base: Array) -> None:
-    """Raise FormatError for values that are not finite where those of the base are."""
+    """Raise FormatError for values that are not finite where the base has finite values."""
     if tensor.dtype.kind in "iub":
         return
     bad = ~np.isfinite(tensor)
@@ -202,7 +202,7 @@ def encode_reply(base: Tensors, new: Tensors, encoder: UpdateEncoder, *, jobs: i
     Raises
     ------
     EncodeError
-        Names or shapes differ from those of the base, or values are not finite.
+        Names or shapes differ from the base, or values are not finite.
     """
     if other := new.keys() ^ base.keys():
         raise EncodeError(f"tensor {min(other)!r} is in only one of the model and its update")
@@ -268,7 +268,7 @@ def one_line(error: BaseException) -> str:
     return "".join(char if char.isprintable() else "?" for char in text)[:300]
 
 
-# ------------------------------------------------------------------------------------------------ means
+# ------------------------------------------------------------------------------------------------ averages
 def differ(a: Array, b: Array) -> bool:
     """Return whether any bits differ."""
     return a.tobytes() != b.tobytes()
@@ -305,7 +305,7 @@ def reader(payload: bytes, base: Tensors, limits: Limits, whole: Set[str]) -> Re
     base : mapping of str to ndarray
     limits : Limits
     whole : set of str
-        Tensors that replace those of the base.
+        Tensors that replace tensors of the base.
     """
     file = open_bitstream(payload, limits=limits)
 

@@ -33,7 +33,7 @@ def sensitivity(
     Parameters
     ----------
     model : torch.nn.Module
-        The module; evaluated in ``eval()`` mode and then restored.
+        The module; it is evaluated in ``eval()`` mode, then its mode is restored.
     loader : iterable
         Batches: a tensor; a tuple or list whose first item is the input; or a mapping of keyword arguments.
     loss : callable, optional
@@ -46,7 +46,7 @@ def sensitivity(
     sensitivities : dict of str to ndarray of float32
         Cost of each parameter, with the names and shapes of ``state_dict()``; means over the batches.
     hessians : dict of str to ndarray of float64
-        Second moments of the inputs of ``Linear`` and ``Conv2d`` (with one group), seen as matrices.
+        Second moments of the inputs of ``Linear`` and ``Conv2d`` (with one group), viewed as matrices.
 
     Raises
     ------
@@ -113,9 +113,9 @@ class _Moments:
 
     @contextmanager
     def watching(self, model: Any) -> Iterator[None]:
-        """Observe each input within the block."""
+        """Record each input within the block."""
         nn, handles = self.torch.nn, []
-        weights = {id(value): name for name, value in model.named_parameters()}  # a tied weight has one name
+        weights = {id(value): name for name, value in model.named_parameters()}  # tied weights share a name
         try:
             for layer in model.modules():
                 if isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.groups == 1):
@@ -137,7 +137,7 @@ class _Moments:
         return hook
 
     def _rows(self, layer: Any, x: Any) -> Any:
-        """Return the vectors that are multiplied by a weight, seen as a matrix."""
+        """Return the vectors that are multiplied by a weight, viewed as a matrix."""
         if isinstance(layer, self.torch.nn.Linear):
             return x.reshape(-1, x.shape[-1])
         functional = self.torch.nn.functional

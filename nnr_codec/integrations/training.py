@@ -42,21 +42,21 @@ __all__ = ["LocalScaling", "LowRank", "Masks", "Projection", "compressibility_lo
 
 Steps = str | Iterable[Step | str]
 
-#: Part of state_dict() names that replaces a weight with parametrizations.
+#: Part of state_dict() names of a weight with parametrizations.
 _ORIGINAL = "parametrizations"
 
 
 def compressibility_loss(weights: Any, gamma: float = 0.0, *, together: bool = True) -> Any:
     """Return the compressibility loss (8.3.1) of weights: ``|w|_1 / |w|_2 + gamma * |w|_2**2 / |w|_1``.
 
-    The first term favours few large and many small weights, whatever their scale; the second one keeps them small.
+    The first term favours few large and many small weights, at any scale; the second term keeps weights small.
     After C. Aytekin, F. Cricri and E. Aksu, "Compressibility loss for neural network weights" (2019).
 
     Parameters
     ----------
     weights : torch.nn.Module, Tensor or iterable of Tensor
-        For a module, its floating-point parameters with at least two extents above 1; for parametrized weights, as by
-        :class:`LowRank`, the underlying parameters.
+        For a module, its floating-point parameters with at least two extents above 1; for parametrized weights, such
+        as weights of :class:`LowRank`, the underlying parameters.
     gamma : float
         Weight of the second term, 0 or more.
     together : bool
@@ -79,7 +79,7 @@ def compressibility_loss(weights: Any, gamma: float = 0.0, *, together: bool = T
     if isinstance(weights, torch.nn.Module):
         weights = [value for value in weights.parameters() if _is_matrix(value)]
     tensors = [weights] if isinstance(weights, torch.Tensor) else list(weights)
-    tensors = [value.float() if value.element_size() < 4 else value for value in tensors]  # float32 holds their squares
+    tensors = [value.float() if value.element_size() < 4 else value for value in tensors]  # their squares fit float32
     if not tensors or not gamma >= 0:
         raise ValueError("weights must not be empty and gamma must be at least 0")
     sums = torch.stack([value.abs().sum() for value in tensors])
@@ -142,7 +142,7 @@ class Projection:
 
 
 class Masks(Projection):
-    """Masks that keep parameters of a module at zero during training, and grow.
+    """Growing masks that keep parameters of a module at zero during training.
 
     :meth:`sparsify` and :meth:`grow` change parameters and must be called before the forward pass.
 
@@ -210,12 +210,12 @@ class Masks(Projection):
                     value.masked_fill_(~self._masks[name], 0)
 
 
-# ------------------------------------------------------------------------------------------------ weights of others
+# ------------------------------------------------------------------------------------------------ computed weights
 class _Made:
-    """Module with weights computed from other parameters, which are trained instead.
+    """Module with weights that are computed from other, trained parameters.
 
-    ``blocks`` lists them with their names in the coded model; ``members`` maps the suffix after the weight's name in
-    ``state_dict()`` to the tensor of the block.
+    ``blocks`` lists these weights with their names in the coded model; ``members`` maps the suffix after the weight's
+    name in ``state_dict()`` to the tensor of the block.
     """
 
     def __init__(self, module: Any, members: Mapping[str, str]) -> None:
@@ -331,7 +331,7 @@ class LocalScaling(_Made):
 
 
 class LowRank(_Made):
-    """Weights replaced by products of two matrices G and H (8.3.7), which are trained instead.
+    """Weights replaced by products of two matrices G and H (8.3.7); G and H are trained.
 
     >>> parts = LowRank(module, error=0.3)                                                # doctest: +SKIP
     >>> train(module, optimizer=Adam(module.parameters()))        # made after this       # doctest: +SKIP
@@ -348,7 +348,7 @@ class LowRank(_Made):
     Attributes
     ----------
     ranks : dict of str to int
-        Ranks by weight name; weights that a product would not make smaller are unchanged.
+        Ranks by weight name; weights are unchanged if a product would not be smaller.
 
     Raises
     ------
@@ -429,7 +429,7 @@ def _reduced(arrays: Mapping[str, Array], steps: Sequence[Step], wiring: Wiring)
 
 def _quantized(model: Model, config: EncoderConfig) -> tuple[dict[str, Array], EncoderConfig]:
     """Return the weights of blocks as levels times step sizes, and options that reproduce the same levels from them."""
-    config = with_density(config)  # goals imply this density anyway
+    config = with_density(config)  # goals imply this density
     scale = {**scale_options(config.qp_density), "exact": False}
     config = config.overridden({block.scale: scale for block in model.blocks if block.scale is not None})
     file = io.BytesIO()
@@ -454,7 +454,7 @@ def _quantized(model: Model, config: EncoderConfig) -> tuple[dict[str, Array], E
 
 
 def _least(weight: Any, level: Any, axis: int) -> Any:
-    """Return the scales of least squared error, shape (n,); 1 where there is none."""
+    """Return the scales of least squared error, shape (n,); 1 where no positive scale exists."""
     rows, levels = (value.transpose(0, axis).flatten(1).cpu().double() for value in (weight, level))
     squares, products = (levels * levels).sum(1), (rows * levels).sum(1)
     found = (products / squares).where((squares > 0) & (products > 0), 1.0)
@@ -462,7 +462,7 @@ def _least(weight: Any, level: Any, axis: int) -> Any:
 
 
 def _wiring_of(module: Any) -> Wiring:
-    """Return blocks with the output dimension of each weight."""
+    """Return a wiring that has a block for each weight, with its output dimension."""
     torch: Any = require("torch", "torch", "training")
     layers = _layers(torch, module)
     return Wiring(blocks=tuple(Block(name, axis=_axis(torch, layer)) for name, layer in layers.items()))
@@ -483,7 +483,7 @@ def _layers(torch: Any, module: Any, tensors: str = "*") -> dict[str, Any]:
         if matches(name, tensors) and not grouped and layer.weight.is_floating_point():
             found[name] = layer
     for name, value in module.named_parameters(remove_duplicate=False):
-        if id(value) in seen:  # a change would affect both
+        if id(value) in seen:  # a change would affect both weights
             found.pop(name, None)
             found.pop(seen[id(value)], None)
         seen[id(value)] = name

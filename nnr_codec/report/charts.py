@@ -9,7 +9,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-#: Names of codings on the page; the keys are classes of the style sheet.
+#: Names of codings on the page, by class of the style sheet.
 CODINGS = {
     "dependent": "dependent quantization",
     "uniform": "uniform quantization",
@@ -39,7 +39,7 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
-# ------------------------------------------------------------------------------------------------ where the bytes are
+# ------------------------------------------------------------------------------------------------ sizes
 def bar(rows: Sequence[Row], overhead: int) -> str:
     """Return a bar of all bytes in bitstream order, in segments with titles."""
     whole = sum(row["bytes"] for row in rows) + overhead
@@ -84,7 +84,7 @@ def points(rows: Sequence[Row]) -> list[Point]:
 
 
 def largest(all_points: Sequence[Point], share: float) -> list[Point]:
-    """Return the smallest number of largest tensors that have this share of the parameters."""
+    """Return the fewest of the largest tensors that contain this share of the parameters."""
     chosen, left = [], (1 - share) * sum(row["parameters"] for _, row in all_points)
     for point in sorted(all_points, key=lambda point: point[1]["parameters"]):
         left -= point[1]["parameters"]
@@ -140,7 +140,7 @@ def plot(chosen: Sequence[Point], label: str) -> str:
 
 
 def _scale(low: float, high: float, least: float) -> tuple[float, float, float]:
-    """Return first tick, distance and last tick of an axis with four to ten ticks that spans at least ``least``."""
+    """Return first tick, distance and last tick of an axis that spans at least ``least``, with four to ten ticks."""
     rough = max(high - low, least) / 8
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)

@@ -86,7 +86,7 @@ def loss_facts(loss: LossSummary) -> Document:
 
 
 def is_bounded(row: Document) -> bool:
-    """Return whether the entropy of a tensor's levels is a meaningful bound: not if most levels occur only once."""
+    """Return whether the entropy of a tensor's levels is a meaningful bound: false if most levels occur only once."""
     return row["levels"] is not None and ENOUGH * row["levels"]["distinct"] <= row["parameters"]
 
 

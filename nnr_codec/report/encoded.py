@@ -96,7 +96,7 @@ class EncodeReport:
         return f"<EncodeReport{of}: {len(self.tensors):,} tensors, {sizes}>"
 
     def _repr_html_(self) -> str:
-        """Return the page of the report in a frame, or without statistics a line of text, for notebooks."""
+        """Return the page of the report in a frame for notebooks; without statistics, a line of text."""
         if not self.details:
             return escape(repr(self))
         return f'<iframe srcdoc="{escape(self.to_html())}" style="width: 100%; height: 50rem; border: 0"></iframe>'
@@ -141,8 +141,8 @@ class EncodeReport:
         """Write the report in the format of the file extension, ``.json`` or ``.html``; the file appears complete or
         not at all.
 
-        Raises ValueError for another extension or without statistics, FileExistsError as
-        :func:`nnr_codec.files.output_file`.
+        Raises ValueError for another extension or without statistics, and the
+        FileExistsError of :func:`nnr_codec.files.output_file`.
         """
         content = self.render(path)
         with output_file(path, overwrite=overwrite) as file:
@@ -173,9 +173,9 @@ class Notes:
         self._held: dict[str, TensorReport] = {}
 
     def take(self, tensor: TensorReport) -> bool:
-        """Add a tensor report; that of a decomposed weight follows its factors and includes their sizes.
+        """Add a tensor report; the report of a decomposed weight follows its factors and includes their sizes.
 
-        Returns whether the caller's model has the tensor. A factor or a new scale counts for its weight.
+        Returns whether the caller's model has the tensor. The size of a factor or new scale counts for its weight.
         """
         weight, report = self._factors.get(tensor.name), self._report
         if weight is not None:

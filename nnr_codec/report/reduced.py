@@ -22,14 +22,14 @@ class StepReport:
     ----------
     step : str
     changed : int
-        Number of tensors with other values or another shape, new or removed ones included.
+        Number of tensors with changed values or shapes, including new and removed tensors.
     parameters : int
         Number of parameters of the model as coded after the step.
     zeros : float
         Share of parameters that are 0.
     snr : float
-        Signal-to-noise ratio in dB of all restored matrices relative to those before the step; infinite if no value
-        differs. Removed parts of tensors count as 0.
+        Signal-to-noise ratio in dB of all restored matrices relative to the matrices before the step; infinite if no
+        value differs. Removed parts of tensors count as 0.
     nbytes : int
         Estimated size of the bitstream in bytes after the step; with a size target, at the step sizes without it.
     """
@@ -69,7 +69,7 @@ class Reduction:
 
 
 def step_report(step: Step, before: Prepared, after: Prepared, nbytes: int) -> StepReport:
-    """Return the effect of a step on a model, whose coded size would be ``nbytes``."""
+    """Return the effect of a step on a model with the coded size ``nbytes``."""
     was, now = _widened(before), _widened(after)
     found = compare_models(was, now)
     others = [name for name, one in found.tensors.items() if one.count]

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class AbsentElementError(AttributeError):
-    """A syntax element was read that is not present in the structure; a programming error."""
+    """Read access to a syntax element that is not present in its structure; a programming error."""
 
 
 # ------------------------------------------------------------------------------------------------ descriptors, 6.1.3

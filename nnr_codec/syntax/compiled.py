@@ -1,7 +1,7 @@
 """Compilation of syntax tables to straight-line functions, about ten times as fast as walking a table.
 
 A function is generated from the source of its table, so the two cannot diverge. It tracks no paths and explains no
-errors: on any error it raises an exception, and the coder starts again by walking the table.
+errors: on any error it raises an exception, and the coder walks the table from the start.
 
 CPU seconds with and without these functions (without: `OFTEN` set too high to be reached), Python 3.11, minimum of
 several runs of ``benchmarks.many.tensors``:
@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-#: Number of table walks before a function is generated, which takes as long as about 100 walks.
+#: Number of table walks before a function is generated; generation takes as long as about 100 walks.
 OFTEN = 64
 
 Limited = Mapping[str, tuple[str, int]]
@@ -39,7 +39,7 @@ Table = Callable[..., None]
 
 
 class Compiled(dict[Table, Callable[..., Any] | None]):
-    """Functions of all tables in one direction, each generated after its table was walked often; None before.
+    """Functions of all tables in one direction, each generated after `OFTEN` walks of its table; None before.
 
     Parameters
     ----------
@@ -109,9 +109,9 @@ def _check(structure: Any, coded: dict[str, Any]) -> None:
 
 
 class _Lines(ABC):
-    """Generator of the source of a function from that of a table."""
+    """Generator of the source of a function from the source of a table."""
 
-    #: Definitions of names for the body; a function begins with those that it uses.
+    #: Definitions of names for the body; a function begins with the definitions that it uses.
     HEAD: Mapping[str, str]
     TAIL: Sequence[str] = ()
 
@@ -178,7 +178,7 @@ class _Lines(ABC):
 
     @abstractmethod
     def _entry(self, target: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
-        """Yield the lines for ``target = kind(arguments)``, where the target is the next of ``entries``."""
+        """Yield the lines for ``target = kind(arguments)``, where the target is the next entry of ``entries``."""
 
     @abstractmethod
     def _alignment(self) -> Iterator[str]:

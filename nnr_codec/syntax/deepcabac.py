@@ -4,7 +4,7 @@ It documents the printed text and is the reference for the fast implementation; 
 syntax serves both directions: a :class:`BinCoder` takes the value of each syntax element and returns it. When decoding,
 the value that is passed in is ignored.
 
-Names are those of the standard. If the printed text contradicts itself or existing bitstreams, a comment quotes it
+Names follow the standard. If the printed text contradicts itself or existing bitstreams, a comment quotes it
 after "text:", with its entry in docs/reference/errata.md. Reconstruction (codebooks, step sizes, 7.3.6) is not
 part of clause 10; callers check levels against codebooks and tensor sizes against limits.
 """
@@ -67,8 +67,8 @@ class Bin(NamedTuple):
     ctx_inc: int  # -1: bypass or terminate
     bin: int
     ivl_curr_range: int
-    ivl_offset: int  # of the decoder; 0 in an encoder
-    p0: int  # pStateIdx0 and pStateIdx1 of the context; 0 without one
+    ivl_offset: int  # IvlOffset of the decoder; 0 in an encoder
+    p0: int  # pStateIdx0 and pStateIdx1 of the context; 0 without a context
     p1: int
 
 
@@ -339,7 +339,7 @@ class ArithmeticEncoder(BinCoder):
 
 @dataclass(frozen=True)
 class QuantTensorSyntax:
-    """Parameters of the coding of one tensor from outside its payload, with the names of the standard.
+    """Coding parameters of one tensor that are not in its payload, with the names of the standard.
 
     ``codebook`` is (codebookSize, cbZeroOffset). ``co_loc`` and ``any_sig_before`` are coLocParam and AnySigBeforeFlag
     of each element, row-major (10.3.4.2.2); None without a reference or history. ``qp_bits`` is 6 + QpDensity, or 0 if
@@ -439,8 +439,8 @@ class _QuantTensor:
         limiting = s.codebook if s.general_profile_idc == 1 else None
         self.codebook_size, self.cb_zero_offset = limiting if limiting is not None else (0, 0)
         self.abs_level_greater_x2_ids = 32 if s.first_edition else 31
-        # 10.3.2.3, anew for each tensor and with the contexts of the flags; text: once in a unit (errata A2). The
-        # counts are those of Table 29, except for abs_level_greater_x (errata A5).
+        # 10.3.2.3, for each tensor and with the contexts of the flags; text: once in a unit (errata A2). The
+        # counts follow Table 29, except for abs_level_greater_x (errata A5).
         counts = {
             "row_skip_list": 1,
             "shift_idx_minus_1_present_flag": 1,

@@ -1,6 +1,6 @@
-"""State that units leave for later units; together with their structure, the only input of tables.
+"""State that units pass to later units; the only input of tables besides the structure.
 
-Readers and writers call :meth:`Session.activate` after each unit, so that both have the same state at the same place
+Readers and writers call :meth:`Session.activate` after each unit, so that both have the same state at the same unit
 (ISO/IEC 15938-17:2024, 6.2.3, 6.4.3.7, 6.4.4.3, 6.4.4.4).
 """
 
@@ -50,7 +50,7 @@ class Session:
     has_mps: bool = False
     mps: NnrModelParameterSetUnitPayload | None = field(default=None, compare=False)  # active parameter sets
     lps: NnrLayerParameterSetUnitPayload | None = field(default=None, compare=False)
-    topology_storage_format: int = 0  # of the unit whose payload is being coded
+    topology_storage_format: int = 0  # format of the unit whose payload is coded
     reference_list: list[str] = field(default_factory=list)
     pruned_dimensions: dict[str, list[int]] = field(default_factory=dict)  # by name, see new_dimensions
     mps_quantization: tuple[int, int] | None = None
@@ -61,7 +61,7 @@ class Session:
     topology: TopologyUnit | None = field(default=None, compare=False)  # last topology with content
 
     def snapshot(self, last: Session | None = None) -> Session:
-        """Return the current state, unaffected by later units: ``last`` if it is equal, else a copy."""
+        """Return the current state, which later units do not change: ``last`` if it is equal, else a copy."""
         if last is not None and last.__dict__ == self.__dict__:
             return last
         copy = object.__new__(Session)
@@ -195,7 +195,7 @@ class Session:
         elif isinstance(payload, NnrTopologyUnitPayload):
             unit: NnrTopologyUnitHeader = header.detail  # type: ignore[assignment]
             known = TOPOLOGY_FORMATS.get(unit.topology_storage_format)
-            # A format without a number never replaces another one; zeros stand for no data (B.4).
+            # A format without a number never replaces another format; zeros mean no data (B.4).
             if known is not None and (known or not self.topology) and payload.topology_data.rstrip(b"\0"):
                 self.topology = unit, payload
             if payload.topology_elem_id_list:  # the last list applies (errata N21)
@@ -207,8 +207,8 @@ class Session:
     def end_aggregate(self) -> None:
         """End the scope of an LPS at the end of the aggregate unit around it (6.2.3).
 
-        The boundary of another aggregate does not end it: 6.3.3.8 parses the header of an aggregate with the LPS before
-        it (errata N13).
+        The boundary of another aggregate does not end the scope: 6.3.3.8 parses the header of an aggregate with the
+        preceding LPS (errata N13).
         """
         self.lps, self.lps_quantization, self.lps_unification_flag, self.lps_depth = None, None, 0, 0
 

@@ -18,7 +18,7 @@ from ..rules import Requirement
 
 Levels = npt.NDArray[np.int32]
 
-#: Largest magnitude of a level, that of -2**31.
+#: Largest magnitude of a level, reached by -2**31.
 _LARGEST = 1 << 31
 
 #: numpy dtype of each decompressed data format (Table 15); widths below a byte are stored in int8.
@@ -129,7 +129,7 @@ def scale(
     if dtype == np.float32 and out.flags.c_contiguous and levels.flags.c_contiguous:
         kernel.scale(levels.reshape(-1), step, out.reshape(-1))
         return out
-    if dtype == work:  # in two steps, because numpy casts slowly while multiplying
+    if dtype == work:  # two steps: numpy multiplies slowly while casting
         out[...] = levels
         levels = out
     values: npt.NDArray[np.floating[Any]] = np.multiply(levels, work(step), out=out, dtype=work, casting="same_kind")
@@ -138,8 +138,8 @@ def scale(
 
 @lru_cache
 def suits_all(step: float, dtype: np.dtype[Any]) -> bool:
-    """Return whether the step size is a normal number of a float type that can represent all levels times the step
-    size."""
+    """Return whether the step size is a normal number of a float type that can represent its products with all
+    levels."""
     low, high = _normal_range(dtype)
     return low <= step <= high / 2 / _LARGEST
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Float = npt.NDArray[np.floating[Any]]
 
-#: Numbers of a product computed at a time, so that they fit the processor's cache.
+#: Number of values of a product computed at a time, so that they fit the processor's cache.
 CACHED = 1 << 15
 
 
@@ -40,9 +40,9 @@ def local_scaling(weight: Float, scaling: Float) -> npt.NDArray[np.float64]:
 def displacement(weight: Float, corner: int) -> npt.NDArray[np.float64]:
     """Return a matrix minus a copy of itself shifted down and right by one, in float64.
 
-    The first row of the copy is 0, its first column ``corner`` times the shifted-out last column: W - Z W Zf^T with the
-    shift Z and the f-circulant Zf. The displacement of a Toeplitz matrix is almost zero for any corner; that of a
-    circulant matrix with corner 1 is zero except for the first row.
+    The first row of the copy is 0, and its first column is ``corner`` times the shifted-out last column: W - Z W Zf^T
+    with the shift Z and the f-circulant Zf. The displacement of a Toeplitz matrix is almost zero for any corner. The
+    displacement of a circulant matrix with corner 1 is zero except for the first row.
     """
     wide = weight.astype(np.float64)
     found = wide.copy()

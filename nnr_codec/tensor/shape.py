@@ -42,7 +42,7 @@ def tensor_split(tensor: npt.NDArray[A], split_index: Sequence[int], axis: int) 
 
 
 def shift_axes(tensor: npt.NDArray[A], shift_index: Sequence[int], shift_value: Sequence[int]) -> npt.NDArray[A]:
-    """Apply the shifts of topology_tensor_dimension_mapping(): each moves an axis left by AxisSwap() (errata N2). A
+    """Apply the shifts of topology_tensor_dimension_mapping(), which move an axis left by AxisSwap() (errata N2), as a
     view."""
     for axis, value in zip(shift_index, shift_value, strict=True):
         if not value <= axis < tensor.ndim:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 class NNRMod:
     """Mod that decodes the models of a :class:`NNRStrategy` and encodes the updates that a client returns.
 
-    It must be the first mod, so that the others see plain arrays. Without an NNRStrategy it does nothing.
+    It must be the first mod, so that other mods receive plain arrays. Without an NNRStrategy it does nothing.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class NNRMod:
     sparsity, structured_sparsity, sbt, sbt_ternary : float, optional
         As for :class:`nnr_codec.UpdateEncoder`.
     error_feedback : bool
-        Add the coding error of an update to the next one; it is stored in the client's ``Context.state``.
+        Add the coding error of an update to the next update; it is stored in the client's ``Context.state``.
     limits : Limits, optional
         Limits for decoding a model of the server.
     jobs : int
@@ -64,7 +64,7 @@ class NNRMod:
             "sbt_ternary": sbt_ternary,
         }
         self._limits, self._jobs = limits, jobs
-        UpdateEncoder(self._config, **self._options)  # validates the options now
+        UpdateEncoder(self._config, **self._options)  # validates the options
 
     def __call__(self, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         """Handle a message: decode the model, run the app, encode the update.
@@ -74,7 +74,7 @@ class NNRMod:
         UnsupportedError
             The message uses secure aggregation.
         NnrError
-            The model cannot be decoded or the update cannot be encoded. Flower turns it into an error reply.
+            The model cannot be decoded or the update cannot be encoded. Flower converts it to an error reply.
         """
         refuse_masks(message.content)
         if KEY not in message.content:
@@ -114,8 +114,8 @@ class NNRMod:
         return reply
 
     def _encoded(self, name: str, key: str, base: Tensors, record: Any, told: Any, kept: Any) -> bytes:
-        """Encode the change from the base to an ArrayRecord as an update; store the state for the next one in
-        ``kept``."""
+        """Encode the change from the base to an ArrayRecord as an update; store the state for the next
+        update in ``kept``."""
         stateful = "token" in told
         device_id = told["device_id"] if stateful else 0
         state = self._state(f"{KEY}.state.{name}", device_id, told["token"], kept) if stateful else None
@@ -141,7 +141,7 @@ class NNRMod:
         return payload
 
     def _state(self, place: str, device_id: int, token: str, kept: Any) -> UpdateState | None:
-        """Return the state after earlier updates if the server has the same; else None, for an independent update."""
+        """Return the state after earlier updates if the server has the same state; None for an independent update."""
         state = _restored(place, kept, _state_of) if token else None
         last = state.lineages.get(device_id) if state else None
         return state if last and last.token == token else None

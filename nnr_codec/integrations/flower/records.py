@@ -142,7 +142,7 @@ def weight_of(content: Any, weighted_by: str) -> float:
 
 
 def check_metrics(content: Any) -> None:
-    """Raise FormatError for a metric that would spoil the mean: NaN, infinity or a magnitude above MOST_METRIC."""
+    """Raise FormatError for a metric that cannot be averaged: NaN, infinity or a magnitude above MOST_METRIC."""
     for record in content.metric_records.values():
         for name, value in record.items():
             values = value if isinstance(value, list) else [value]
@@ -169,7 +169,7 @@ def common_form(forms: Iterable[tuple[Any, ...]], usual: tuple[Any, ...] | None)
 
 
 def attribute(strategy: Any, name: str) -> Any:
-    """Return an attribute of a strategy, or of a strategy that it wraps; None if none of them has it."""
+    """Return an attribute of a strategy, or of a strategy that it wraps; None if there is none."""
     while strategy is not None:
         if hasattr(strategy, name):
             return getattr(strategy, name)

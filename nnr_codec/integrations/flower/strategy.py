@@ -66,12 +66,12 @@ PORTION = 1 << 24
 
 @dataclass
 class _Sent:
-    """Model as it is sent.
+    """Sent model.
 
     Parameters
     ----------
     source, record, wire : ArrayRecord
-        The record of the strategy, as clients see it, and as it is sent.
+        Record of the strategy, record as decoded by clients, and record in messages.
     base : Base
     lost : mapping of str to ndarray
         Coding error of each tensor.
@@ -91,7 +91,7 @@ class _Sent:
 
 @dataclass
 class _Sender:
-    """Client whose updates refer to earlier ones."""
+    """Client whose updates refer to earlier updates."""
 
     device_id: int
     decoder: UpdateDecoder | None = None
@@ -133,7 +133,7 @@ class _Taken:
 class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
     """Wrapper of a strategy that sends models as bitstreams and receives updates of :class:`NNRMod`.
 
-    The inner strategy, which may be a wrapper too, sees plain arrays with the names, order and types of the initial
+    The inner strategy, which may be a wrapper too, receives plain arrays with the names, order and types of the initial
     arrays. Malformed replies, and updates of models that were not sent to their client, are dropped and logged.
 
     Parameters
@@ -193,11 +193,11 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         self._downlink = EncoderConfig.preset(downlink) if isinstance(downlink, str) else downlink
         self._stateful, self._streaming = stateful, streaming
         self._limits, self._jobs = limits, jobs
-        self._dtypes: dict[str, Any] = {}  # of the initial arrays
+        self._dtypes: dict[str, Any] = {}  # types of the initial arrays
         self._bases = Bases(MOST_ROUNDS)
         self._sent: dict[int, _Sent] = {}  # by the ids of the ArrayRecords
         self._model: _Sent | None = None  # model in training
-        self._senders: dict[int, _Sender] = {}  # the most recent ones are last
+        self._senders: dict[int, _Sender] = {}  # least recently used first
         self._usual: dict[bool, Any] = {}  # form of replies, in training and in evaluation
 
     def __repr__(self) -> str:
@@ -238,7 +238,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         return self._send(arrays, server_round)
 
     def _send(self, record: Any, server_round: int) -> _Sent:
-        """Return an ArrayRecord as it is sent; code it unless that was done before."""
+        """Return an ArrayRecord for messages; code it unless it is already coded."""
         if sent := self._sent.get(id(record)):
             return sent
         started = time.perf_counter()
@@ -282,7 +282,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         message.content = content
 
     def _restored(self, record: Any) -> dict[str, Array]:
-        """Return the tensors of an ArrayRecord in the types of the initial ones."""
+        """Return the tensors of an ArrayRecord in the types of the initial arrays."""
         tensors = tensors_of(record)
         if not self._dtypes:
             self._dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
@@ -339,7 +339,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         """Return a checked reply with its decoded content; None if it is dropped."""
         try:
             return self._taken(reply)
-        except Exception as error:  # one client must not stop the round of the others
+        except Exception as error:  # an error of one client must not end the round
             self._drop(reply, one_line(error), statistics)
             return None
 
@@ -397,9 +397,9 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         return base, tensors, partial(reader, payload, base.tensors, limits, update.whole)
 
     def _evict(self, latest: _Sender) -> None:
-        """Discard the state of clients until the rest fits the limit.
+        """Discard the state of clients until the remaining state fits the limit.
 
-        The least recently used clients are removed first; clients that were asked to continue their updates are kept.
+        The least recently used clients are removed first; clients that must continue their updates are kept.
         """
         idle = [sender for client, sender in self._senders.items() if not self._bases.due(client)]
         total = sum(sender.nbytes for sender in self._senders.values())
