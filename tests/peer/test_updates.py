@@ -34,9 +34,8 @@ def the_peers_to_us(peer: Peer, rounds: Rounds) -> list[bytes]:
     theirs = peer.decode(*streams, history=rounds.history)
     decoder = nnr.UpdateDecoder()
     seen: set[str] = set()
-    raw = rounds.options.get(
-        "pre_signalling", False
-    )  # NNCodec's nnr_pre_flag does not describe the values (errata N10)
+    # NNCodec's nnr_pre_flag does not describe the values (errata N10)
+    raw = rounds.options.get("pre_signalling", False)
     for data, want, tensors in zip(streams, theirs, rounds.differences, strict=True):
         got = decoder.decode(data, raw=raw)
         seen |= set(want)

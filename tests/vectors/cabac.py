@@ -179,7 +179,7 @@ def dq_range() -> Content:
     return one([4], [2**30 - 1, -(2**30) + 1, 2**30 - 1, -(2**30)], dq_flag=1)
 
 
-@valid("NNR-CAB-020", "one and three dimensions of one element", "10.2.1.4", "NNR_PT_INT")
+@valid("NNR-CAB-020", "tensors with one and three dimensions of one element", "10.2.1.4", "NNR_PT_INT")
 def single() -> Content:
     s = Stream().start()
     s.ndu(ndu("a", [1], kind=NNR_PT_INT), [-7]).ndu(ndu("b", [1, 1, 1], kind=NNR_PT_INT), [8])

@@ -141,7 +141,7 @@ for number, (storage, data, names, title) in enumerate(IN_FULL, 5):
 
 @valid(
     "NNR-TPL-015",
-    "a topology of PyTorch, tensor names that differ only in case",
+    "a PyTorch topology, with tensor names that differ only in case",
     "6.2.3 6.4.3.7",
     "NNR_TPL_PYT topology_elem_id",
 )

@@ -103,7 +103,7 @@ for number, (title, data) in enumerate(
     [
         ("a displacement in version 1 of the record", text({"w": W})),
         ("version 2 of the record without a displacement", text({"w": {"type": "float16"}}, nnr_codec=2)),
-        ("a corner of 2", of_version_2(entry("displacement", "float32", corner=2))),
+        ("corner 2", of_version_2(entry("displacement", "float32", corner=2))),
         ("a corner that is not an integer", of_version_2(entry("displacement", "float32", corner="0"))),
         ("corner true", of_version_2(entry("displacement", "float32", corner=True))),
         ("the default value of corner is present", of_version_2(entry("displacement", "float32", corner=0))),
@@ -120,7 +120,7 @@ for number, (title, data) in enumerate(
             text({"v": entry("float", "float32", pivot=5, bits=UNIT), "w": W}, nnr_codec=2),
         ),
         (
-            "tied to the unit of a displacement",
+            "a tensor tied to the unit of a displacement",
             text({"v": {"same_as": UNIT, "index": 0}, "w": W}, nnr_codec=2),
         ),
     ],

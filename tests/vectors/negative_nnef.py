@@ -246,7 +246,7 @@ def folded_and(*more: str, first: bool = False) -> Stream:
 
 @bad(
     "NNR-NEG-190",
-    "a unit with a mean that was recreated before",
+    "a unit for a mean that is already recreated",
     "6.2.3 8.2.1",
     "batchnorm_folding",
     "ElementError",
@@ -259,7 +259,7 @@ def coded_again() -> Stream:
 
 @bad(
     "NNR-NEG-191",
-    "a folded batch normalization after a unit with its variance",
+    "folded batch normalization after a unit for its variance",
     "6.2.3 8.2.1",
     "batchnorm_folding",
     "ElementError",

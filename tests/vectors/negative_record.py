@@ -34,7 +34,7 @@ TEXTS: list[tuple[str, bytes]] = [
     ("a space in the JSON text", b'{"nnr_codec":1,"tensors":{"w":{"type": "float16"}}}'),
     ("members in a different order", b'{"nnr_codec":1,"tensors":{"w":{"type":"uint8","shape":[2]}}}'),
     (
-        "two members with the name of one tensor",
+        "a duplicate tensor name",
         b'{"nnr_codec":1,"tensors":{"w":{"type":"uint8"},"w":{"type":"uint8"}}}',
     ),
     ("a name with unescaped non-ASCII characters", '{"nnr_codec":1,"tensors":{"ö":{"type":"uint8"}}}'.encode()),

@@ -139,7 +139,7 @@ bad(
 )
 bad(
     "NNR-NEG-144",
-    "different new dimensions for an element with new dimensions",
+    "new dimensions twice for one element, with different values",
     "6.4.4.5",
     "ElementError",
     3,

@@ -173,13 +173,13 @@ VALUES: list[tuple[str, str, int, Callable[[], Recorded]]] = [
         3,
         levels(entry("grid", "float32", scale=scale(3e38)), [2]),
     ),
-    ("256 in uint8", "uint8", 3, levels({"type": "uint8"}, [256])),
-    ("-1 in uint8", "uint8", 3, levels({"type": "uint8"}, [-1])),
-    ("2 in bool", "bool", 3, levels({"type": "bool"}, [2])),
-    ("-3 in int2", "int2", 3, levels({"type": "int2"}, [-3])),
-    ("65520 in float16", "float16", 3, words_only({"type": "float16"}, f4(65520).tobytes())),
-    ("the largest float32 in bfloat16", "bfloat16", 3, words_only({"type": "bfloat16"}, b"\xff\xff\x7f\x7f")),
-    ("465 in float8_e4m3fn", "float8_e4m3fn", 3, words_only({"type": "float8_e4m3fn"}, f4(465).tobytes())),
+    ("value 256", "uint8", 3, levels({"type": "uint8"}, [256])),
+    ("value -1", "uint8", 3, levels({"type": "uint8"}, [-1])),
+    ("value 2", "bool", 3, levels({"type": "bool"}, [2])),
+    ("value -3", "int2", 3, levels({"type": "int2"}, [-3])),
+    ("value 65520", "float16", 3, words_only({"type": "float16"}, f4(65520).tobytes())),
+    ("the largest float32", "bfloat16", 3, words_only({"type": "bfloat16"}, b"\xff\xff\x7f\x7f")),
+    ("value 465", "float8_e4m3fn", 3, words_only({"type": "float8_e4m3fn"}, f4(465).tobytes())),
 ]
 for number, (title, features, unit, make) in enumerate(VALUES, 251):
     refused(number, f"{features.split()[0]}: {title}", features, "ElementError", unit, make)

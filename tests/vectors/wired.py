@@ -306,7 +306,7 @@ def decomposed() -> Content:
 
 @valid(
     "NNR-NEF-023",
-    "a deconvolution filter with omitted dimensions and a dimension shift",
+    "a deconvolution filter with omitted dimensions: the second declared dimension is coded first",
     "4.12 6.4.3.7 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK first_tensor_dimension_shift=1 tensor_dimensions_flag=0",
 )
