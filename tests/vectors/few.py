@@ -13,7 +13,7 @@ from nnr_codec.conformance.cases import Case, load_cases
 
 from .case import GROUPS
 
-#: Vectors that together reach nine tenths of the syntax, chosen greedily: each adds the most elements to the earlier ones.
+#: Vectors that together reach nine tenths of the syntax, chosen greedily: each adds the most new elements.
 #: test_vectors.py measures the share.
 _FEW = {
     "NNR-3GP": "015 016 018",

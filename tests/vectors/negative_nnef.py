@@ -91,9 +91,8 @@ def not_utf8() -> Content:
 )
 def unrecognized() -> Content:
     s, tensors = bitstream("topology", *TENSORS, storage=0)
-    return s.gives(
-        tensors, topology=GRAPH + b"\0", topology_format=""
-    )  # no terminating zero, because the format is unrecognized
+    # The zero is data, because an unrecognized format has no terminating zero.
+    return s.gives(tensors, topology=GRAPH + b"\0", topology_format="")
 
 
 @acceptable(
