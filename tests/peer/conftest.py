@@ -16,16 +16,16 @@ from nnr_codec.model import Array
 
 
 class PeerError(Exception):
-    """NNCodec raised something, or its process ended."""
+    """NNCodec raised an error, or its process ended."""
 
 
 class Peer:
-    """NNCodec in a process of its own, which is started anew after it has ended.
+    """NNCodec in a separate process, which restarts after it has ended.
 
     Parameters
     ----------
     python : str
-        A python with nncodec 2.1.3.
+        Interpreter with nncodec 2.1.3.
     """
 
     def __init__(self, python: str) -> None:
@@ -33,18 +33,18 @@ class Peer:
         self._process: contenders.Peer | None = None
 
     def encode(self, tensors: dict[str, Array], **options: Any) -> bytes:
-        """Its bitstream."""
+        """Return the bitstream."""
         with self._asked() as codec:
             return codec.encode(tensors, options)[0]
 
     def update(self, *differences: dict[str, Array], history: bool = False, **options: Any) -> list[bytes]:
-        """Its bitstreams of several rounds of updates; ``history=True`` for history-dependent significance."""
+        """Return bitstreams of several rounds of updates; ``history=True`` for history-dependent significance."""
         with self._asked() as codec:
             codec.ask("begin", history=history)
             return [codec.encode(tensors, options)[0] for tensors in differences]
 
     def decode(self, *data: bytes, history: bool = False) -> list[dict[str, Array]]:
-        """Its tensors of each of several rounds, those that are zero missing; ``history=True`` where they have it."""
+        """Return the tensors of each round, without zero tensors; ``history=True`` if the bitstreams use history."""
         with self._asked() as codec:
             if history or len(data) > 1:
                 codec.ask("begin", history=history)
@@ -52,7 +52,7 @@ class Peer:
 
     @contextmanager
     def _asked(self) -> Iterator[contenders.Peer]:
-        """The process without a state; PeerError where it raises an error or ends."""
+        """Yield the process without state; PeerError if it raises an error or ends."""
         if self._process is None:
             self._process = self._stack.enter_context(contenders.peer(self._python))
         assert self._process
@@ -73,7 +73,7 @@ class Peer:
 
 @pytest.fixture(scope="session")
 def peer() -> Iterator[Peer]:
-    """NNCodec; skips where it is not installed."""
+    """Return NNCodec, or skip the test if it is not installed."""
     python = os.environ.get("NNR_PEER", "")
     if not python or not Path(python).is_file():
         pytest.skip("NNR_PEER does not name a python with nncodec 2.1.3")
@@ -83,7 +83,7 @@ def peer() -> Iterator[Peer]:
 
 
 def assert_same_tensors(got: dict[str, Array], want: dict[str, Array]) -> None:
-    """Equal names, shapes and values; the first difference is told."""
+    """Assert equal names, shapes and values; the message has the first difference."""
     assert sorted(got) == sorted(want)
     for name, values in want.items():
         assert got[name].shape == values.shape, name

@@ -1,4 +1,4 @@
-"""Random models and options, the same ones for the same seed."""
+"""Random models and options, reproducible from a seed."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ SHAPES: list[tuple[int, ...]] = [
 
 @dataclass(frozen=True)
 class Case:
-    """Tensors and what the encoder is told."""
+    """Tensors and encoder options."""
 
     tensors: dict[str, Array]
     options: dict[str, Any]
 
 
 def floats(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """float32 of some distribution."""
+    """Return float32 values of a random distribution."""
     kind, spread = rng.integers(6), float(10.0 ** rng.uniform(-3, 1))
     if kind == 0:
         return np.zeros(shape, "f4")
@@ -59,13 +59,13 @@ def floats(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def integers(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """int32 of some range, sometimes all of it."""
+    """Return int32 values of a random range, sometimes the full range."""
     bound = int(2 ** rng.uniform(0, 31))
     return rng.integers(-bound, bound, shape, dtype=np.int64).astype("i4")
 
 
 def tensors(rng: np.random.Generator, *, matrices_only: bool = False, integer_share: float = 0.2) -> dict[str, Array]:
-    """One to five tensors."""
+    """Return one to five tensors."""
     shapes = [shape for shape in SHAPES if min(shape[0], int(np.prod(shape[1:]))) > 1] if matrices_only else SHAPES
     result = {}
     for k in range(rng.integers(1, 6)):
@@ -76,7 +76,7 @@ def tensors(rng: np.random.Generator, *, matrices_only: bool = False, integer_sh
 
 
 def for_our_encoder(seed: int) -> Case:
-    """Options of our encoder whose bitstreams NNCodec reads (errata N11)."""
+    """Return encoder options whose bitstreams NNCodec supports (errata N11)."""
     rng = np.random.default_rng([1, seed])
     model = tensors(rng)
     density = int(rng.integers(0, 8)) if seed % 3 == 0 else 2
@@ -104,7 +104,7 @@ def for_our_encoder(seed: int) -> Case:
     return Case(_at_most_one_raw(model, options), options)
 
 
-#: Content of tests.arrays for which exact codes are there.
+#: Content of tests.arrays that has lossless codes.
 EXACT_KINDS = (
     "normal",
     "positive",
@@ -122,7 +122,7 @@ EXACT_KINDS = (
 
 
 def plain_for_our_encoder(seed: int) -> Case:
-    """float32 and int32 as pruning, clustering and quantization leave them, by the default options or nearly so."""
+    """Return a pruned, clustered or quantized model of float32 and int32, with (nearly) default options."""
     rng = np.random.default_rng([5, seed])
     model: dict[str, Array] = {}
     for k in range(rng.integers(1, 5)):
@@ -141,14 +141,14 @@ def plain_for_our_encoder(seed: int) -> Case:
 
 
 def _at_most_one_raw(model: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
-    """The model with at most one tensor that becomes NNR_PT_RAW_FLOAT, at the end: NNCodec reads no unit after it."""
+    """Return the model with at most one NNR_PT_RAW_FLOAT tensor, at the end: NNCodec reads no unit after it."""
     info = nnr.open(nnr.encode(model, **options)).info
     raw = [name for name in model if info[name].payload_type == PayloadType.NNR_PT_RAW_FLOAT]
     return {name: model[name] for name in [*(name for name in model if name not in raw), *raw[:1]]}
 
 
 def for_the_peer(seed: int) -> Case:
-    """Options that avoid the known faults of NNCodec's encoder (errata D6, F3, G2)."""
+    """Return options that avoid known faults of NNCodec's encoder (errata D6, F3, G2)."""
     rng = np.random.default_rng([2, seed])
     scan = int(rng.integers(0, 5)) if rng.random() < 0.5 else 0
     mode = int(rng.choice([0, 0, 0, 1, 2]))
@@ -178,7 +178,7 @@ def for_the_peer(seed: int) -> Case:
 
 
 def blocks_for_the_peer(seed: int) -> Case:
-    """A weight with bias and batch normalization in one NNR_PT_BLOCK."""
+    """Return a weight with bias and batch normalization in one NNR_PT_BLOCK."""
     rng = np.random.default_rng([3, seed])
     rows = int(rng.integers(2, 30))
     shape = (rows, *(int(n) for n in rng.integers(1, 6, 2)), 2)
@@ -208,7 +208,7 @@ def blocks_for_the_peer(seed: int) -> Case:
 
 
 def blocks_for_our_encoder(seed: int) -> tuple[nnr.Model, dict[str, Any]]:
-    """Two weights with the other tensors of their blocks; NNCodec reads no decomposition (errata N11)."""
+    """Return two weights with the other tensors of their blocks, without decomposition (errata N11)."""
     rng = np.random.default_rng([4, seed])
     tensors: dict[str, Array] = {}
     blocks = []
@@ -237,7 +237,7 @@ def blocks_for_our_encoder(seed: int) -> tuple[nnr.Model, dict[str, Any]]:
 
 
 def network_for_our_encoder(seed: int) -> tuple[nnr.Model, dict[str, Any]]:
-    """Convolutions of a graph, with blocks that the encoder finds by itself; the graph is not for NNCodec."""
+    """Return convolutions of a graph with blocks that the encoder finds; NNCodec does not read the graph."""
     rng = np.random.default_rng([5, seed])
     tensors: dict[str, Array] = {}
     lines, last = ["x = external<scalar>(shape = [1, 4, 8, 8]);"], "x"
@@ -276,19 +276,19 @@ def network_for_our_encoder(seed: int) -> tuple[nnr.Model, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Differences of several rounds, and what the encoder is told."""
+    """Differences of several rounds, and encoder options."""
 
     differences: list[dict[str, Array]]
     options: dict[str, Any]
 
     @property
     def history(self) -> bool:
-        """Whether NNCodec needs its tool for history."""
+        """Return whether NNCodec requires its history option."""
         return bool(self.options.get("history") or self.options.get("hist_dep_sig_prob"))
 
 
 def differences(rng: np.random.Generator, model: dict[str, Array], count: int) -> list[dict[str, Array]]:
-    """Rounds of updates of some tensors, of which what changed before is likely to change again; some are zero."""
+    """Return rounds of updates in which the same parameters often change again; some tensors are zero."""
     likely = {name: rng.random(values.shape) ** 2 for name, values in model.items()}
     rows = {name: rng.random((len(values), *[1] * (values.ndim - 1))) < 0.8 for name, values in model.items()}
     rounds: list[dict[str, Array]] = []
@@ -305,7 +305,7 @@ def differences(rng: np.random.Generator, model: dict[str, Array], count: int) -
 
 
 def rounds_for_the_peer(seed: int, count: int) -> Rounds:
-    """What NNCodec is asked for, with and without each of the tools that look back."""
+    """Return encoder options for NNCodec, with and without temporal contexts, history and residuals."""
     rng = np.random.default_rng([6, seed])
     case = for_the_peer(seed)
     options = case.options | {"tca": bool(seed & 1), "history": bool(seed & 2)}
@@ -315,7 +315,7 @@ def rounds_for_the_peer(seed: int, count: int) -> Rounds:
 
 
 def rounds_for_our_encoder(seed: int, count: int) -> Rounds:
-    """Rounds that NNCodec reads, without the addition of nnr_pre_flag, which it does not perform (errata N10, N11)."""
+    """Return rounds that NNCodec supports; it does not add residuals of nnr_pre_flag (errata N10, N11)."""
     rng = np.random.default_rng([7, seed])
     case = for_our_encoder(seed)
     rules = [nnr.Rule(rule.pattern, **(rule.options | {"exact": False})) for rule in case.options["rules"]]

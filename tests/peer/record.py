@@ -1,8 +1,8 @@
-"""NNCodec and all vectors: ``python -m tests.peer.record`` asks it (NNR_PEER names its python) and writes what it says.
+"""Results of NNCodec on all vectors: ``python -m tests.peer.record`` runs them (NNR_PEER names its interpreter).
 
-The record is benchmarks/results/nncodec.jsonl: a line about all and one for each case. docs/reference/conformance.md
-is made from it. Cases that the record has with the same bitstreams are not asked again without ``--all``; ``--page``
-writes the page alone.
+The record is benchmarks/results/nncodec.jsonl: a summary line and one line for each case. docs/reference/conformance.md
+is generated from it. Without ``--all``, only cases with changed bitstreams or expected results run again; ``--page``
+writes only the page.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ TOP = Path(__file__).resolve().parents[2]
 RECORD, PAGE = TOP / "benchmarks" / "results" / "nncodec.jsonl", TOP / "docs" / "reference" / "conformance.md"
 WRAPPER = TOP / "examples" / "decoders" / "nncodec2.py"
 
-#: Seconds for a case; on a busy machine the start of a process takes most of them.
+#: Time limit of a case in seconds; on a busy machine the start of a process takes most of it.
 TIMEOUT = 120.0
 
 
 def ask(python: str, cases: Sequence[Case], jobs: int = 1) -> list[Result]:
-    """What NNCodec makes of cases."""
+    """Run cases in NNCodec."""
     command = f"{shlex.quote(python)} {shlex.quote(str(WRAPPER))} {{input}} {{outdir}} {{inputs}}"
     return list(run(cases, ROOT, jobs=jobs, timeout=TIMEOUT, memory=1 << 30, command=command))
 
 
-def told(result: Result) -> str:
-    """Why, without what is the same for all or other on each machine."""
+def reason(result: Result) -> str:
+    """Return the detail of a result without common prefixes and paths."""
     detail = result.detail.removeprefix("refused: ").removeprefix("exit code 1: ")
     detail = re.sub(r"^ERROR: In function .*? in \S+:\d+: ", "", detail)
     return re.sub(r"^\S+\.(nnr|nnc): ", "", detail)
 
 
 def entry(result: Result) -> dict[str, Any]:
-    """The line of a case."""
+    """Return the line of a case."""
     case = result.case
     facts = {"id": case.id, "class": case.kind, "sha256": fingerprint(case), "outcome": str(result.outcome)}
-    return facts if result.outcome == Outcome.PASS else facts | {"detail": told(result)}
+    return facts if result.outcome == Outcome.PASS else facts | {"detail": reason(result)}
 
 
 def fingerprint(case: Case) -> str:
-    """Of what is asked, and of what is expected."""
+    """Return a digest of the bitstreams and expected results of a case."""
     case = case.without_extension() if case.extension else case
     facts = [(stream.sha256, stream.tensors, stream.raw) for stream in case.streams]
     return hashlib.sha256(repr((case.result, case.topology_dimensions, facts)).encode()).hexdigest()[:16]
 
 
 def own(cases: Sequence[Case]) -> dict[str, Any]:
-    """This library's results and times: of one process, of two, and of the self-test."""
+    """Return results and times of nnr_codec: with one process, with two, and of the self-test."""
     seconds, said = {}, set()
     for jobs in (1, 2):
         started = time.perf_counter()
@@ -76,7 +76,7 @@ def own(cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def record(python: str, known: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All lines; of cases in ``known`` the lines that are there."""
+    """Return all lines; unchanged cases keep their line from ``known``."""
     cases, suite = load_cases(ROOT), Suite.read(ROOT)
     assert suite
     lines = {line["id"]: line for line in known}
@@ -91,20 +91,20 @@ def record(python: str, known: Iterable[dict[str, Any]]) -> list[dict[str, Any]]
     return [head, *(lines[case.id] for case in cases)]
 
 
-# ------------------------------------------------------------------------------------------------ the page
+# ------------------------------------------------------------------------------------------------ page
 def read() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What is recorded of all, and of each case."""
+    """Return the summary line and the lines of the cases."""
     head, *lines = map(json.loads, RECORD.read_text("utf-8").splitlines())
     return head, lines
 
 
 def group(line: dict[str, Any]) -> Group | None:
-    """Why a recorded case did not come out as expected."""
+    """Return the group of a case with an unexpected result."""
     return group_of(line["id"], line["detail"], is_valid=line["class"] != "invalid")
 
 
 def page(head: dict[str, Any], lines: list[dict[str, Any]]) -> str:
-    """docs/reference/conformance.md."""
+    """Return the text of docs/reference/conformance.md."""
     suite, ours = head["suite"], head["nnr_codec"]
     wrong = [line for line in lines if line["outcome"] not in ("PASS", "SKIP")]
     skipped = [line for line in lines if line["outcome"] == Outcome.SKIP]
@@ -153,7 +153,7 @@ def _sections(groups: Iterable[Group], grouped: dict[int, list[dict[str, Any]]])
 
 
 def _short(ids: Iterable[str]) -> list[str]:
-    """Ids, those in a row of one group as from and to."""
+    """Return ids, with runs of consecutive ids as ranges."""
     found: list[list[str]] = []
     for id_ in ids:
         stem, number = re.fullmatch(r"(.*?)(\d*)", id_).groups()  # type: ignore[union-attr]  # matches anything
@@ -216,7 +216,7 @@ computed from them. The {wrong} disagreements, grouped by cause:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the record and the page, or the page alone."""
+    """Write the record and the page, or only the page."""
     if "--page" not in arguments:
         lines = record(os.environ["NNR_PEER"], [] if "--all" in arguments else read()[1])
         RECORD.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")

@@ -1,4 +1,4 @@
-"""What NNCodec makes of the vectors: the record, its page, and whether some of it is still so."""
+"""Results of NNCodec on the vectors: the record, its page, and a sample of current results."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HEAD, LINES = read()
 WRONG = [line for line in LINES if line["outcome"] not in (Outcome.PASS, Outcome.SKIP)]
 
 
-def test_the_page_is_that_of_the_record() -> None:
-    """`python -m tests.peer.record --page` writes what is there."""
+def test_page_matches_the_record() -> None:
+    """`python -m tests.peer.record --page` writes the page."""
     assert PAGE.read_text("utf-8") == page(HEAD, LINES)
 
 
-def test_each_disagreement_is_argued() -> None:
+def test_each_disagreement_has_a_group() -> None:
     assert [line["id"] for line in WRONG if not group(line)] == []
     used = {id(group(line)) for line in WRONG}
     assert [each.title for each in VALID + INVALID if id(each) not in used] == []
@@ -30,7 +30,7 @@ def test_each_disagreement_is_argued() -> None:
 
 
 def chosen() -> list[Case]:
-    """One case of each disagreement, and some of those that come out as expected; the first ones that are unchanged."""
+    """Return the first unchanged case of each disagreement, and some cases with the expected result."""
     cases = {case.id: case for case in load_cases(ROOT)}
     first: dict[int, str] = {}
     for line in WRONG:
@@ -43,8 +43,8 @@ def chosen() -> list[Case]:
 
 @pytest.mark.medium
 @pytest.mark.peer
-def test_it_is_still_so() -> None:
-    """One case of each kind; `python -m tests.peer.record` asks about all."""
+def test_nncodec_still_gives_the_recorded_results() -> None:
+    """Run one case of each group; `python -m tests.peer.record` runs all."""
     python = os.environ.get("NNR_PEER", "")
     if not python or not Path(python).is_file():
         pytest.skip("NNR_PEER does not name a python with nncodec 2.1.3")

@@ -1,4 +1,4 @@
-"""NNCodec reads what we write, and we read what it writes: equal values, for random models and options."""
+"""NNCodec and nnr_codec decode each other's bitstreams to equal values, for random models and options."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_peer_decodes_our_exact_codes(peer: Peer, seed: int) -> None:
 
 
 def test_the_exact_codes_are_among_them() -> None:
-    """Codebooks, and steps at which floats are integers, are what the default options come to for some tensors."""
+    """Default options choose codebooks, or steps at which floats are integers, for some tensors."""
     codebooks = steps = 0
     for case in map(plain_for_our_encoder, range(60)):
         file = nnr.open(nnr.encode(case.tensors, **case.options))
@@ -71,7 +71,7 @@ def test_the_exact_codes_are_among_them() -> None:
 
 @pytest.mark.parametrize("kind", ["clustered", "ternary", "pruned", "binary_steps", "grid", "constant"])
 def test_models_of_one_kind_to_the_peer(peer: Peer, kind: str) -> None:
-    """Large enough for every code to pay, with units before and after."""
+    """Tensors are large enough for every code to save bytes, with units before and after."""
     model = {
         "before": made("normal", (20, 33), "float32"),
         "w": made(kind, (200, 150), "float32", 4),
@@ -87,7 +87,7 @@ def test_models_of_one_kind_to_the_peer(peer: Peer, kind: str) -> None:
 
 
 def test_the_lossless_preset_without_a_record_is_read(peer: Peer) -> None:
-    """Bit for bit, as far as NNR's own codes go."""
+    """Lossless with the codes of NNR."""
     kinds = ("ternary", "pruned", "binary_steps", "clustered")
     model = {kind: made(kind, (60, 50), "float32", 1) for kind in kinds} | {"i": made("special", (40, 3), "int32")}
     data = nnr.encode(model, exact=True, side_info=False)
@@ -111,7 +111,7 @@ def test_we_decode_the_peers_blocks(peer: Peer, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_peer_decodes_our_blocks(peer: Peer, seed: int) -> None:
-    """The Rec* variables of 7.3.5, local scaling among them, which NNCodec does not multiply into the weight."""
+    """The Rec* variables of 7.3.5; NNCodec does not multiply local scaling into the weight."""
     model, options = blocks_for_our_encoder(seed)
     data = nnr.encode(model, **options)
     (theirs,) = peer.decode(data)
@@ -121,7 +121,7 @@ def test_the_peer_decodes_our_blocks(peer: Peer, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_blocks_of_a_graph_to_the_peer(peer: Peer, seed: int) -> None:
-    """Folded and scaled ones, too: LS, BI and BN with the weight's first dimension."""
+    """Blocks with folding and scaling: LS, BI and BN with the first dimension of the weight."""
     model, options = network_for_our_encoder(seed)
     data = nnr.encode(model, **options)
     headers = [unit.ndu for unit in nnr.units(data) if unit.header.nnr_unit_type == NnrUnitType.NNR_NDU]
@@ -144,7 +144,7 @@ def test_many_more(peer: Peer, first: int) -> None:
 
 
 def test_raw_float_to_the_peer(peer: Peer) -> None:
-    """Values that no step fits: all float32 there are, bit by bit. NNCodec reads such a unit as the last one only."""
+    """Any float32 bit patterns, stored losslessly. NNCodec supports NNR_PT_RAW_FLOAT only as the last unit."""
     values = np.array([0.1, -0.0, 1e-45, 3.4e38, np.inf, -np.inf, 1 / 3, 2.0**-126], "f4")
     for shape in [(8,), (2, 4), (2, 2, 2)]:
         model = {"i": np.arange(6, dtype="i4"), "w": values.reshape(shape)}
@@ -172,7 +172,7 @@ def test_the_default_options_are_read(peer: Peer) -> None:
 
 
 def test_metadata_and_casts_do_not_keep_the_peer_out(peer: Peer) -> None:
-    """A record of few bytes is a string, which the peer passes over."""
+    """A small record is a string, which NNCodec skips."""
     rng = np.random.default_rng(11)
     tensors = {"w": rng.standard_normal((20, 30)).astype("f4"), "mask": rng.integers(0, 2, (4, 5)).astype(bool)}
     data = nnr.encode(nnr.Model(tensors, format="safetensors", metadata={"format": "pt"}))
@@ -184,7 +184,7 @@ def test_metadata_and_casts_do_not_keep_the_peer_out(peer: Peer) -> None:
 
 @pytest.mark.parametrize("bias", [np.zeros(8, "f4"), np.full(8, 1e-3, "f4"), np.full(2, 0.1, "f4"), np.zeros(1, "f4")])
 def test_a_bias_before_a_weight_is_read(peer: Peer, bias: np.ndarray) -> None:
-    """Zeros and other biases of everyday models, by default options: NNCodec must be able to go on after them."""
+    """Zero and other common biases with default options: NNCodec decodes the units after them."""
     model = {"fc.bias": bias, "fc.weight": np.eye(8, dtype="f4")}
     data = nnr.encode(model)
     (theirs,) = peer.decode(data)

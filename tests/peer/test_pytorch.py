@@ -1,4 +1,4 @@
-"""NNCodec reads what we make of PyTorch files that are a dict of tensors."""
+"""NNCodec decodes bitstreams of PyTorch files that contain a dict of tensors."""
 
 from __future__ import annotations
 

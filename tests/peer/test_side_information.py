@@ -1,4 +1,4 @@
-"""NNCodec does not know side information: of a lossless bitstream each of its tensors is right, absent, or an error."""
+"""NNCodec does not support side information: each tensor of a lossless bitstream is right, absent, or an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEW, MANY_MODELS, MANY_UPDATES = range(40), range(1000, 1600), range(1000, 1200)
 
 
 def decoded(peer: Peer, data: bytes) -> dict[str, Array]:
-    """NNCodec's tensors; none where it raises an error."""
+    """Return NNCodec's tensors, or none if it raises an error."""
     try:
         (tensors,) = peer.decode(data)
     except PeerError:
@@ -28,7 +28,7 @@ def decoded(peer: Peer, data: bytes) -> dict[str, Array]:
 
 
 def check_models(peer: Peer, seeds: Iterable[int]) -> Counter[bool]:
-    """Decode models; how many of their tensors are right (True) and how many are not there."""
+    """Return the number of tensors of decoded models that are right (True) and absent (False)."""
     there = Counter[bool]()
     for seed in seeds:
         model = lossless.model(seed)
@@ -40,7 +40,7 @@ def check_models(peer: Peer, seeds: Iterable[int]) -> Counter[bool]:
 
 
 def check_updates(peer: Peer, seeds: Iterable[int]) -> Counter[bool]:
-    """Decode updates; how many of their tensors are right (True) and how many are not there."""
+    """Return the number of tensors of decoded updates that are right (True) and absent (False)."""
     there = Counter[bool]()
     for seed in seeds:
         base, new = lossless.update(seed)
@@ -57,7 +57,7 @@ def test_no_tensor_of_a_model_is_wrong(peer: Peer) -> None:
 
 
 def test_no_tensor_of_an_update_is_wrong(peer: Peer) -> None:
-    """NNCodec refuses parents of the type that differences have here; it reads updates of whole tensors alone."""
+    """NNCodec rejects the parent type of these differences; it decodes only updates of whole tensors."""
     there = check_updates(peer, FEW)
     assert there[True] > 5
 

@@ -1,4 +1,4 @@
-"""Updates of several rounds: NNCodec reads ours, and we read its own, with what either remembers in between."""
+"""Updates of several rounds: NNCodec and nnr_codec decode each other's bitstreams and keep equal state."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ ROUNDS = 5
 
 
 def filled(decoded: dict[str, Array], like: dict[str, Array]) -> dict[str, Array]:
-    """With zeros for what bitstreams leave out, which was zero or became so."""
+    """Return the tensors with zeros for omitted ones, which are or became zero."""
     return {name: decoded.get(name, np.zeros_like(values)) for name, values in like.items()}
 
 
 def tools(streams: list[bytes]) -> set[str]:
-    """The syntax elements that some bitstream sets."""
+    """Return the syntax elements that some bitstream sets."""
     return {tool.element for data in streams for tool in nnr.requirements(data) if tool.value}
 
 
 def the_peers_to_us(peer: Peer, rounds: Rounds) -> list[bytes]:
-    """Its bitstreams."""
+    """NNCodec's bitstreams."""
     streams = peer.update(*rounds.differences, **rounds.options)
     theirs = peer.decode(*streams, history=rounds.history)
     decoder = nnr.UpdateDecoder()
     seen: set[str] = set()
-    raw = rounds.options.get("pre_signalling", False)  # its nnr_pre_flag says nothing of the values (errata N10)
+    # NNCodec's nnr_pre_flag does not describe the values (errata N10)
+    raw = rounds.options.get("pre_signalling", False)
     for data, want, tensors in zip(streams, theirs, rounds.differences, strict=True):
         got = decoder.decode(data, raw=raw)
         seen |= set(want)
-        assert set(got) == (set(want) if raw else seen)  # zeros stand for what was there before, and is not now
+        assert set(got) == (set(want) if raw else seen)  # zeros replace tensors that are no longer present
         assert_same_tensors(filled(got, tensors), filled(want, tensors))
     return streams
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_we_decode_the_peers(peer: Peer, seed: int) -> None:
-    """Temporal contexts, history, both, neither; all-zero tensors are not in its bitstreams."""
+    """Temporal contexts, history, both, neither; NNCodec omits zero tensors."""
     rounds = rounds_for_the_peer(seed, ROUNDS)
     found = tools(the_peers_to_us(peer, rounds))
     assert ("temporal_context_modeling_flag" in found) <= rounds.options["tca"]
@@ -66,9 +67,9 @@ def test_the_tools_are_among_them(peer: Peer) -> None:
     assert wanted | {"codebook_present_flag", "scan_order", "nnr_pre_flag"} <= found
 
 
-# ------------------------------------------------------------------------------------------------ ours
+# ------------------------------------------------------------------------------------------------ nnr_codec to NNCodec
 def ours_to_the_peer(peer: Peer, rounds: Rounds) -> list[bytes]:
-    """Our bitstreams."""
+    """Return bitstreams of nnr_codec."""
     encoder, decoder = nnr.UpdateEncoder(**rounds.options), nnr.UpdateDecoder()
     streams, ours = [], []
     for tensors in rounds.differences:
@@ -117,7 +118,7 @@ def test_our_tools_are_among_them() -> None:
 @pytest.mark.parametrize("dq", [False, True])
 @pytest.mark.parametrize("history", [False, True])
 def test_five_rounds_with_temporal_contexts(peer: Peer, history: bool, dq: bool) -> None:
-    """As a user asks for it: of all later updates of tensors, temporal contexts, and what else NNCodec has to read."""
+    """Temporal contexts for all later updates of tensors, as the encoder writes them with user options."""
     rng = np.random.default_rng(8)
     model = {
         "conv.weight": np.zeros((32, 16, 3, 3), "f4"),

@@ -1,4 +1,4 @@
-"""NNR-ACC: what a decoder may refuse, or decode as given here."""
+"""NNR-ACC: bitstreams that a decoder may reject or decode to the given tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reserved_types() -> Content:
     return Content(HEAD + b"\x00\x06\x1e\xff\x00\xff" + RAW + b"\x00\x03\x7e", {"w": f4(1, 2)})
 
 
-# Unspecified types are outside the standard, not against it.
+# Unspecified types are outside the standard; using them does not violate it.
 @acceptable(
     "NNR-ACC-002", "units of unspecified types are ignored, in an aggregate as well", "6.4.3.1", "NNR_UNSP NNR_AGG"
 )
@@ -29,10 +29,10 @@ def unspecified_types() -> Content:
     return Content(HEAD + b"\x00\x03\x82" + inside, {"a": f4(1), "b": f4(1)})
 
 
-# The reading of profile 0 is noted (errata K1).
+# Errata K1 has our reading of profile 0.
 @acceptable(
     "NNR-ACC-003",
-    "as the first edition's software wrote: 32 ids of abs_level_greater_x2",
+    "written like the first edition's software: 32 shift parameter ids of abs_level_greater_x2",
     "10.2.1.6",
     "profile_0 first_edition",
 )
@@ -44,10 +44,10 @@ def first_edition() -> Content:
     return s.gives({"w": floats(levels, -9), "v": floats(dependent(levels), 3)})
 
 
-# The reading of profile 0 is noted (errata K4).
+# Errata K4 has our reading of profile 0.
 @acceptable(
     "NNR-ACC-004",
-    "as the first edition's software wrote: IvlCurrRange 256 before a single block row",
+    "written like the first edition's software: IvlCurrRange 256 before a single block row",
     "10.2.1.4",
     "profile_0 first_edition scan_order=4",
 )
@@ -60,7 +60,7 @@ def first_edition_scan() -> Content:
 
 @acceptable(
     "NNR-ACC-005",
-    "reserved bits that are not zero are ignored",
+    "nonzero reserved bits are ignored",
     "6.3.3.4 6.3.4.3 6.3.4.4",
     "nnr_reserved_zero",
     requirements="reserved-zero",
@@ -77,10 +77,10 @@ def reserved_bits() -> Content:
     return s.gives({"w": floats([3, -4], -8, 3)})
 
 
-# No reading of such entry points is agreed (errata G2).
+# The standard is ambiguous about these entry points (errata G2).
 @acceptable(
     "NNR-ACC-006",
-    "block scan of a single column: entry points are there and not used",
+    "block scan of a single column: entry points are present but unused",
     "6.4.3.7 10.2.1.4",
     "scan_order=1 tensor2DWidth=1",
 )
@@ -143,7 +143,7 @@ def late_topology() -> Content:
 
 @acceptable(
     "NNR-ACC-011",
-    "products that float32 does not hold are rounded to nearest",
+    "products that are not exact in float32 are rounded to nearest",
     "7.3.3",
     "NNR_PT_FLOAT rounding",
     requirements="float-exact",
@@ -155,10 +155,10 @@ def rounded() -> Content:
     return s.gives({"w": np.array(want, "<f4")})
 
 
-# An LPS without a method leaves those of the MPS in force.
+# An LPS without a method keeps the methods of the MPS.
 @acceptable(
     "NNR-ACC-012",
-    "parameter set of no quantization method inside one that has",
+    "layer parameter set without quantization methods in a model with one",
     "6.4.4.4",
     "NNR_LPS lps_quantization_method_flags=0",
 )
@@ -170,7 +170,7 @@ def lps_without_method() -> Content:
 
 @acceptable(
     "NNR-ACC-013",
-    "a parent whose payload has another SHA-256",
+    "the payload of the parent has a different SHA-256",
     "6.4.3.7",
     "ICNN_NDU_PL_SHA256",
     requirements="parent-hash",
@@ -187,7 +187,7 @@ def other_hash() -> list[Content]:
 
 @acceptable(
     "NNR-ACC-014",
-    "flags of a whole tensor that speak of parts",
+    "whole tensors whose flags or counter indicate parts",
     "6.4.3.1",
     "independently_decodable_flag",
     requirements="partial-flags",
@@ -206,7 +206,7 @@ def flags_of_parts() -> Content:
 
 @acceptable(
     "NNR-ACC-036",
-    "tensors that are independently decodable, and counters of parts that are undefined then",
+    "independently decodable tensors with part counters, which are undefined in this case",
     "6.4.3.1",
     "independently_decodable_flag partial_data_counter NNR_PT_INT",
 )
@@ -223,7 +223,7 @@ def undefined_counters() -> Content:
 
 @acceptable(
     "NNR-ACC-015",
-    "an aggregate of reserved type",
+    "an aggregate with a reserved type",
     "6.4.3.8",
     "NNR_AGG nnr_aggregate_unit_type=2",
     requirements="aggregate-type",

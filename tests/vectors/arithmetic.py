@@ -1,6 +1,6 @@
-"""The few formulas that expected values come from, each written as printed and exact, and arithmetic coding by hand.
+"""Exact formulas for expected values, and arithmetic coding with integers.
 
-Nothing here is shared with the codec, except that `interval` reads the tables of 10.3 from the plain implementation.
+The module shares no code with the codec, except the tables of 10.3 that `interval` takes from the plain implementation.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Ints = npt.NDArray[np.int32]
 
 
 def step(qp: int, density: int = 2) -> Fraction:
-    """stepSize, 7.3.6; ``qp`` is qp_value + QuantizationParameter."""
+    """Return stepSize (7.3.6); ``qp`` is qp_value + QuantizationParameter."""
     mul = 2**density + qp % 2**density
     return Fraction(mul) * Fraction(2) ** (qp // 2**density - density)
 
 
 def exact(values: Sequence[Fraction], dtype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
-    """An array of exactly these values."""
+    """Return an array of these values; ValueError unless all are exact."""
     array = np.array([float(value) for value in values], dtype)
     if [Fraction(float(value)) for value in array] != list(values):
         raise ValueError(f"{values} are not numbers of {dtype}")
@@ -35,13 +35,13 @@ def exact(values: Sequence[Fraction], dtype: str, shape: Sequence[int]) -> npt.N
 
 
 def floats(levels: Any, qp: int = 0, density: int = 2, dtype: str = "<f4") -> npt.NDArray[Any]:
-    """Levels times stepSize."""
+    """Return levels times stepSize."""
     levels = np.asarray(levels)
     return exact([int(level) * step(qp, density) for level in levels.flat], dtype, levels.shape)
 
 
 def chosen(shape: Sequence[int], spread: int, seed: int = 1, zeros: int = 1) -> Ints:
-    """Integers from -spread to spread, ``zeros`` times as many of them 0 as there are others."""
+    """Return integers from -spread to spread; the ratio of zeros to other numbers is ``zeros``."""
     out, x = [], seed
     for _ in range(prod(shape)):
         x = (1103515245 * x + 12345) % 2**31
@@ -51,7 +51,7 @@ def chosen(shape: Sequence[int], spread: int, seed: int = 1, zeros: int = 1) -> 
 
 
 def coding_order(height: int, width: int, scan: int) -> list[tuple[int, int]]:
-    """Row and column in coding order: block by block, row by row in a block (4.12)."""
+    """Yield row and column in coding order: block by block, row by row in a block (4.12)."""
     if scan == 0 or width == 1 or height == 1:
         return [(y, x) for y in range(height) for x in range(width)]
     size = 4 << scan
@@ -65,7 +65,7 @@ def coding_order(height: int, width: int, scan: int) -> list[tuple[int, int]]:
 
 
 def dependent(levels: Any, scan: int = 0) -> npt.NDArray[np.int64]:
-    """QuantParam with dq_flag 1 (10.2.1.4); the state runs on through zeros, rows and blocks."""
+    """Return QuantParam with dq_flag 1 (10.2.1.4); the state continues across zeros, rows and blocks."""
     levels = np.asarray(levels, np.int64)
     matrix = levels.reshape(levels.shape[0], -1)
     out, state = np.zeros_like(matrix), 0
@@ -77,7 +77,7 @@ def dependent(levels: Any, scan: int = 0) -> npt.NDArray[np.int64]:
 
 
 def look_up(levels: Any, entries: Sequence[int], zero: int) -> npt.NDArray[np.int64]:
-    """Codebook[QuantParam + CbZeroOffset], 7.3.6."""
+    """Return Codebook[QuantParam + CbZeroOffset] (7.3.6)."""
     levels = np.asarray(levels)
     indices = [int(level) + zero for level in levels.flat]
     if min(indices) < 0:
@@ -85,9 +85,9 @@ def look_up(levels: Any, entries: Sequence[int], zero: int) -> npt.NDArray[np.in
     return np.array([entries[index] for index in indices], np.int64).reshape(levels.shape)
 
 
-# ------------------------------------------------------------------------------------------------ bits by hand
+# ------------------------------------------------------------------------------------------------ annotated bits
 def assemble(*lines: str) -> bytes:
-    """Bytes of annotated bits: the first word of each line is binary, or hexadecimal after 0x."""
+    """Return the bytes of annotated bits: the first word of each line is binary, or hexadecimal after 0x."""
     bits = ""
     for line in lines:
         word = line.split()[0]
@@ -98,11 +98,11 @@ def assemble(*lines: str) -> bytes:
 
 
 def interval(*bins: str) -> bytes:
-    """A DeepCABAC payload from its bins, by exact integers: no carries, no registers, nothing outstanding.
+    """Return the DeepCABAC payload of bins, computed with unbounded integers instead of registers and carries.
 
     Each argument is ``NAME:BITS``: bins of the context NAME, which starts in the state of set 0 (10.3.2.3), or bypass
-    bins where NAME is empty. The terminating bin follows by itself. The payload is the odd number in the last interval:
-    its last bit is the one that 10.3.4.3.5 asks for.
+    bins if NAME is empty. The terminating bin is added. The payload is the odd number in the last interval: its last
+    bit is the 1 that 10.3.4.3.5 requires.
     """
     low, width, count = 0, 510, 9
     states: dict[str, list[int]] = {}
@@ -127,11 +127,11 @@ def interval(*bins: str) -> bytes:
 
 
 def bypass(value: int, count: int) -> int:
-    """The number of count + 9 bits for ``count`` bypass bins alone, terminated: 510 values each, then 509."""
+    """Return the number of count + 9 bits for ``count`` bypass bins and the terminating bin: value * 510 + 509."""
     return 510 * (value & (1 << count) - 1) + 509
 
 
 def padded(number: int, count: int) -> bytes:
-    """A number of ``count`` bits, and nesting_zero_bit up to a byte boundary (10.2.1.2)."""
+    """Return a number of ``count`` bits, padded with nesting_zero_bit to whole bytes (10.2.1.2)."""
     size = (count + 7) // 8
     return (number << 8 * size - count).to_bytes(size, "big")

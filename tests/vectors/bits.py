@@ -9,12 +9,12 @@ from .case import Tensor
 STR0 = ("0x0004 nnr_unit_size 4", "000000 nnr_unit_type NNR_STR", "10 complete", "0x00 general_profile_idc 0")
 STR1 = (*STR0[:3], "0x01 general_profile_idc 1")
 MPS_HEAD = ("000001 nnr_unit_type NNR_MPS", "10 complete")
-#: No quantization method, so no density; the flags are those of profile 1, or reserved zeros of profile 0.
+#: No quantization method, so no QpDensity. The 16 bits are flags of profile 1 or reserved zeros of profile 0.
 MPS = ("0x0006 nnr_unit_size 6", *MPS_HEAD, "0x0000 flags, all 0", "0x80 byte_alignment()")
 
 
 def mps(density: int, parameter: int = 0) -> tuple[str, ...]:
-    """An NNR_MPS with mps_quantization_method_flags NNR_QSU."""
+    """Return an NNR_MPS with mps_quantization_method_flags NNR_QSU."""
     return (
         "0x0008 nnr_unit_size 8",
         *MPS_HEAD,
@@ -27,7 +27,7 @@ def mps(density: int, parameter: int = 0) -> tuple[str, ...]:
 
 
 def ndu(size: int, kind: int, *rest: str) -> tuple[str, ...]:
-    """The first elements of an NNR_NDU, up to input_parameters_present_flag."""
+    """Return the first elements of an NNR_NDU, up to input_parameters_present_flag."""
     return (
         f"0x{size:04x} nnr_unit_size {size}",
         "000101 nnr_unit_type NNR_NDU",
@@ -41,7 +41,7 @@ def ndu(size: int, kind: int, *rest: str) -> tuple[str, ...]:
 
 
 def raw(n: int) -> tuple[str, ...]:
-    """Elements of an NNR_PT_RAW_FLOAT unit of n parameters, from node_id_present_flag to the end of the header."""
+    """Return the header of an NNR_PT_RAW_FLOAT unit of n parameters, from node_id_present_flag on."""
     return (
         "0 node_id_present_flag",
         "1 tensor_dimensions_flag",
@@ -58,12 +58,12 @@ ONE, TWO, THREE = "0x0000803F 1.0", "0x00000040 2.0", "0x00004040 3.0"  # little
 
 
 def f4(*values: float) -> Tensor:
-    """A vector of float32."""
+    """Return a vector of float32."""
     return np.array(values, "<f4")
 
 
 def one_entry(size: int, value: int, extent: int, name: str = NAME_W) -> tuple[str, ...]:
-    """An NNR_PT_FLOAT header whose codebook has one entry: there are no levels, the payload is qp_value alone."""
+    """Return an NNR_PT_FLOAT header whose codebook has one entry: the payload is a qp_value without levels."""
     return (
         *ndu(size, 1, name),
         "0 node_id_present_flag",
@@ -83,7 +83,7 @@ def one_entry(size: int, value: int, extent: int, name: str = NAME_W) -> tuple[s
 
 
 def integers(size: int, count: int) -> tuple[str, ...]:
-    """An NNR_PT_INT header with cabac_unary_length_minus1 0."""
+    """Return an NNR_PT_INT header with cabac_unary_length_minus1 0."""
     return (
         *ndu(size, 0, NAME_W),
         "0 node_id_present_flag",

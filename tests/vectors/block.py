@@ -1,6 +1,6 @@
-"""NNR-BLK: weights with what belongs to them in one arithmetic code string, and decomposed tensors.
+"""NNR-BLK: weights and related tensors in one arithmetic code string, and decomposed tensors.
 
-Products are exact in float32, so that no order of additions and no rounding matters.
+Products and sums are exact in float32, so the order of additions and rounding have no effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QP = {"ls": -12, "bias": 3, "beta": -5, "gamma": -8, "mean": 0, "var": -7, "weig
 
 
 def product(g: Tensor, h: Tensor, dims: Sequence[int], scaling: Tensor | None, dtype: str) -> Tensor:
-    """G * H, reshaped, each row of the first dimension times its scaling."""
+    """Return G * H, reshaped, each row of the first dimension times its scaling."""
     values = [
         sum((Fraction(float(a)) * Fraction(float(b)) for a, b in zip(row, column, strict=True)), Fraction(0))
         for row in g
@@ -38,7 +38,7 @@ def product(g: Tensor, h: Tensor, dims: Sequence[int], scaling: Tensor | None, d
 
 
 def scaled(values: Sequence[Fraction], dims: Sequence[int], scaling: Tensor | None, dtype: str) -> Tensor:
-    """Values of a tensor, each row of the first dimension times its scaling."""
+    """Return the values of a tensor, each row of the first dimension times its scaling."""
     if scaling is not None:
         per_row = prod(dims[1:])
         values = [value * Fraction(float(scaling[k // per_row])) for k, value in enumerate(values)]
@@ -58,7 +58,7 @@ def block(
     density: int = 2,
     **header: Any,
 ) -> Content:
-    """A bitstream of one block with parts of chosen integers."""
+    """Return a bitstream of one block with parts of chosen integers."""
     dims, dq, scan = tuple(dims), header.get("dq_flag", 0), header.get("scan_order", 0)
     present = {"ls"} if types & LS else set()
     present |= {"beta", "gamma", "mean", "var"} if types & BN else set()
@@ -115,7 +115,7 @@ NAMES = {LS: "local scaling", BN: "batch normalization", BI: "bias", DC: "decomp
 
 
 def described(types: int) -> str:
-    """The parameter types in words."""
+    """Return the parameter types in words."""
     return ", ".join(name for bit, name in NAMES.items() if types & bit)
 
 
@@ -145,7 +145,7 @@ for number, types in enumerate([DC, DC | LS, DC | BI, DC | LS | BN | BI], 8):
 
 @valid(
     "NNR-BLK-012",
-    "G has more rows than the tensor's first dimension",
+    "G has more rows than the first dimension of the tensor",
     "6.4.3.7 7.3.5",
     "NNR_PT_BLOCK NNR_CPT_DC g_number_of_rows",
 )
@@ -153,19 +153,22 @@ def other_rows() -> Content:
     return block(DC | LS, [2, 3, 4], rows=6, rank=3)
 
 
-@valid("NNR-BLK-013", "the codebook holds for the weight alone", "6.3.3.7 7.3.5", "NNR_PT_BLOCK codebook")
+@valid("NNR-BLK-013", "the codebook applies only to the weight", "6.3.3.7 7.3.5", "NNR_PT_BLOCK codebook")
 def with_codebook() -> Content:
     return block(LS | BI, [3, 5], books=(([-20, -7, -1, 0, 2, 9, 30], 3),))
 
 
-@valid("NNR-BLK-014", "a codebook each for G and H", "6.3.3.7 7.3.5", "NNR_PT_BLOCK NNR_CPT_DC codebook CodebookDC")
+@valid("NNR-BLK-014", "separate codebooks for G and H", "6.3.3.7 7.3.5", "NNR_PT_BLOCK NNR_CPT_DC codebook CodebookDC")
 def two_codebooks() -> Content:
     books = (([-9, -5, -1, 0, 2, 4, 8], 3), ([-6, -4, -2, 1, 3, 7, 12], 3))
     return block(DC | BI, [4, 6], rows=4, rank=2, books=books)
 
 
 @valid(
-    "NNR-BLK-015", "dependent quantization of all parts, each from state 0", "7.3.5 10.2.1.4", "NNR_PT_BLOCK dq_flag"
+    "NNR-BLK-015",
+    "dependent quantization of all parts, each starting in state 0",
+    "7.3.5 10.2.1.4",
+    "NNR_PT_BLOCK dq_flag",
 )
 def dependent_block() -> Content:
     return block(LS | BN | BI, [5, 4], dq_flag=1)
@@ -173,7 +176,7 @@ def dependent_block() -> Content:
 
 @valid(
     "NNR-BLK-016",
-    "shift parameter ids of each part, and skipped rows",
+    "shift parameter ids for each part, and skipped rows",
     "7.3.5 10.2.1.6 10.3.2.2",
     "NNR_PT_BLOCK shift_parameter_ids row_skip_enabled_flag",
 )
@@ -191,7 +194,7 @@ def ids() -> Content:
 
 @valid(
     "NNR-BLK-017",
-    "entry points of a weight, none of the other parts",
+    "entry points for the weight only",
     "6.4.3.7 7.3.5",
     "NNR_PT_BLOCK scan_order=1 cabac_offset_list",
 )
@@ -201,7 +204,7 @@ def scanned() -> Content:
 
 @valid(
     "NNR-BLK-018",
-    "entry points of G and then of H, with states",
+    "entry points of G, then of H, with states",
     "6.4.3.7 7.3.5",
     "NNR_PT_BLOCK NNR_CPT_DC scan_order=1 dq_state_list",
 )
@@ -209,14 +212,19 @@ def scanned_decomposed() -> Content:
     return block(DC | BI, [17, 10], rows=17, rank=9, scan_order=1, dq_flag=1)
 
 
-@valid("NNR-BLK-019", "only the weight is shifted", "4.12 7.3.5", "NNR_PT_BLOCK first_tensor_dimension_shift")
+@valid(
+    "NNR-BLK-019",
+    "only the dimensions of the weight are shifted",
+    "4.12 7.3.5",
+    "NNR_PT_BLOCK first_tensor_dimension_shift",
+)
 def shifted() -> Content:
     return block(LS | BI, [3, 4, 2], first_tensor_dimension_shift=2)
 
 
 @valid(
     "NNR-BLK-020",
-    "the recomposed tensor is shifted, not G and H",
+    "the dimensions of the recomposed tensor are shifted, not those of G and H",
     "4.12 7.3.5",
     "NNR_PT_BLOCK NNR_CPT_DC first_tensor_dimension_shift",
 )
@@ -240,7 +248,7 @@ WHOLE = (4, 3, 2)
 
 
 def pair(*dims: Sequence[int] | None, **header: Any) -> Content:
-    """G and H in two units of type NNR_PT_FLOAT with these tensor_dimensions, None where there are none."""
+    """Return G and H in two units of type NNR_PT_FLOAT with these tensor_dimensions; None omits them."""
     g, h = chosen([4, 2], 3), chosen([2, 6], 3, 9)
     common = {"compressed_parameter_types": DC, "decomposition_rank": 2, "g_number_of_rows": 4} | header
     s = Stream({"w": WHOLE}).start()
@@ -260,7 +268,7 @@ def two_units() -> Content:
 
 @valid(
     "NNR-BLK-024",
-    "G and H in two units, the tensor is shifted once",
+    "G and H in two units, with one dimension shift of the recomposed tensor",
     "6.4.3.7 8.3.7",
     "NNR_PT_FLOAT NNR_CPT_DC first_tensor_dimension_shift",
 )
@@ -270,7 +278,7 @@ def two_units_shifted() -> Content:
 
 @valid(
     "NNR-SYN-058",
-    "G and H in two units without dimensions, which the topology has under the id of G",
+    "G and H in two units without dimensions, which the topology provides under the id of G",
     "6.4.3.7 8.3.7",
     "NNR_PT_FLOAT NNR_CPT_DC tensor_dimensions_flag=0",
     topology_dimensions={"w": WHOLE},
@@ -279,10 +287,10 @@ def two_units_of_topology() -> Content:
     return pair(None, None)
 
 
-# The text names the topology alone as the place of dimensions that a unit leaves out.
+# The standard takes omitted dimensions only from the topology.
 @acceptable(
     "NNR-ACC-035",
-    "H without dimensions after G with them",
+    "H without dimensions, after G with dimensions",
     "6.4.3.7 8.3.7",
     "NNR_PT_FLOAT NNR_CPT_DC tensor_dimensions_flag=0",
 )

@@ -1,4 +1,4 @@
-"""NNR-SYN-001 to 015: bitstreams put together bit by bit, without any writer, each bit with its name."""
+"""NNR-SYN-001 to 015: bitstreams composed of annotated bits, without a writer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hand(
     raw: Mapping[str, Tensor] | None = None,
     breaks: str | None = None,
 ) -> None:
-    """Register what decodes to ``tensors``; it is acceptable where ``breaks`` is given, the rules that it breaks.
+    """Register bits that decode to ``tensors``; with ``breaks``, the broken rules, they are acceptable.
 
     ``levels`` are QuantParam of the tensors of each coded payload.
     """
@@ -35,7 +35,7 @@ def hand(
 
 hand(
     "NNR-SYN-001",
-    "start unit and model parameter set alone, profile 1",
+    "only a start unit and a model parameter set, profile 1",
     "6.2.3 6.3.2 6.3.3.1 6.3.4.3",
     "",
     {},
@@ -44,7 +44,7 @@ hand(
 )
 hand(
     "NNR-SYN-002",
-    "start unit and model parameter set alone, profile 0",
+    "only a start unit and a model parameter set, profile 0",
     "6.2.3 6.3.2 6.3.3.1 6.3.4.3",
     "",
     {},
@@ -53,7 +53,7 @@ hand(
 )
 hand(
     "NNR-SYN-003",
-    "raw float parameters: one, minus zero, infinity, a not-a-number with its bits, the smallest and the largest",
+    "raw float parameters: 1, minus zero, infinity, a NaN with payload, the smallest and the largest number",
     "6.1.3 6.3.3.7 6.3.4.7 7.3.4",
     "NNR_PT_RAW_FLOAT",
     {"w": np.array([0x3F800000, 0x80000000, 0x7F800000, 0x7FC12345, 1, 0x7F7FFFFF], "<u4").view("<f4")},
@@ -63,7 +63,7 @@ hand(
     ONE,
     "0x00000080 -0.0",
     "0x0000807F infinity",
-    "0x4523C17F not a number, 7FC12345",
+    "0x4523C17F NaN, 7FC12345",
     "0x01000000 2^-149",
     "0xFFFF7F7F (2 - 2^-23) 2^127",
 )
@@ -154,7 +154,7 @@ hand(
 )
 hand(
     "NNR-SYN-008",
-    "tensors by their index in the reference list, in another order than the list",
+    "tensors by index in the reference list, in a different order",
     "6.3.4.5 6.4.3.7",
     "NNR_TPL_REFLIST topology_elem_id_index",
     {"b": f4(1), "a": f4(2)},
@@ -182,7 +182,7 @@ hand(
 )
 hand(
     "NNR-SYN-009",
-    "the long form of every unit size",
+    "every unit size in the long form",
     "6.3.2 6.4.2",
     "nnr_unit_size_flag",
     {"w": f4(1)},
@@ -199,7 +199,7 @@ hand(
 
 hand(
     "NNR-SYN-010",
-    "codebook of one entry: the payload is qp_value -38 in 8 bypass bins and the terminating bin",
+    "codebook of one entry: the payload is qp_value -38 in 8 bypass bins and a terminating bin",
     "7.3.6 10.2.1.2 10.2.1.3 10.3.4.3.4 10.3.4.3.5",
     "codebook_size=1 terminate",
     {"w": exact([5 * step(-38)] * 3, "<f4", [3])},
@@ -212,7 +212,7 @@ hand(
 )
 for number, density in ((11, 0), (12, 1), (13, 7)):
     n = 6 + density
-    qp = -(2 ** (5 + density)) + 5 * density  # low bits of every kind
+    qp = -(2 ** (5 + density)) + 5 * density  # all values of the low bits
     hand(
         f"NNR-SYN-{number:03}",
         f"payload of {n} bypass bins: qp_value {qp} at QpDensity {density}, {-(n + 9) % 8} nesting_zero_bits",
@@ -228,7 +228,7 @@ for number, density in ((11, 0), (12, 1), (13, 7)):
 
 
 def integer_case(id_: str, title: str, levels: list[int], *bins: str) -> None:
-    """Register a vector of integers whose payload is made from its bins by exact arithmetic."""
+    """Register a vector of integers whose payload `interval` computes from its bins."""
     payload = interval("shift_idx_minus_1_present_flag:" + 39 * "0", *bins)
     hand(
         id_,
@@ -244,10 +244,10 @@ def integer_case(id_: str, title: str, levels: list[int], *bins: str) -> None:
     )
 
 
-integer_case("NNR-SYN-014", "one level -2", [-2], "sig0:1", "sign0:1", "gtx1:1", "x2_0:0")
+integer_case("NNR-SYN-014", "a single level -2", [-2], "sig0:1", "sign0:1", "gtx1:1", "x2_0:0")
 integer_case(
     "NNR-SYN-015",
-    "levels 1, -1, 0, 6: contexts of each sign before, and a remainder of two bits",
+    "levels 1, -1, 0, 6: the context for each sign of the previous level, and a remainder of two bits",
     [1, -1, 0, 6],
     *("sig0:1", "sign0:0", "gtx0:0"),
     *("sig2:1", "sign2:1", "gtx1:0"),

@@ -1,4 +1,4 @@
-"""NNR-SYN-101 on, NNR-NEG-301 on, NNR-ACC-101 on: more bitstreams put together bit by bit, also such as are refused."""
+"""NNR-SYN-101 on, NNR-NEG-301 on, NNR-ACC-101 on: more bitstreams of annotated bits, including invalid ones."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ FLAG = "shift_idx_minus_1_present_flag"
 
 # ------------------------------------------------------------------------------------------------ pieces
 def sized(*lines: str) -> Bits:
-    """A unit of these bits, its size before them."""
+    """Return a unit of these bits, preceded by its size."""
     size = len(assemble(*lines)) + 2
     return (f"0x{size:04x} nnr_unit_size {size}", *lines)
 
 
 def aligned(*lines: str) -> Bits:
-    """These bits, and byte_alignment() after them."""
+    """Return these bits, followed by byte_alignment()."""
     words = [line.split()[0] for line in lines]
     bits = sum(4 * (len(word) - 2) if word.startswith("0x") else len(word) for word in words)
     return (*lines, f"1{'0' * (-(bits + 1) % 8)} byte_alignment()")
 
 
 def ndu(kind: int, *rest: str, more: str = "001") -> Bits:
-    """The first elements of an NNR_NDU, and others; ``more`` are the three flags of several ids, format and input."""
+    """Return the first elements of an NNR_NDU, with flags for several ids, a data format and input parameters."""
     several, data_format, given = more
     return (
         "000101 nnr_unit_type NNR_NDU",
@@ -45,24 +45,24 @@ def ndu(kind: int, *rest: str, more: str = "001") -> Bits:
 
 
 def dims(*extents: int) -> Bits:
-    """tensor_dimension_list() of one or two dimensions."""
+    """Return tensor_dimension_list() of one or two dimensions."""
     count = {1: "11 count_tensor_dimensions ue(1) = 1", 2: "0100 count_tensor_dimensions ue(1) = 2"}[len(extents)]
     return (count, *(f"1{extent:07b} tensor_dimensions[{k}] ue(7) = {extent}" for k, extent in enumerate(extents)))
 
 
-#: input_parameters of a tensor with a unary part of 1, up to its dimensions.
+#: input_parameters of a tensor with a unary part of length 1.
 GIVEN = ("1 tensor_dimensions_flag", "1 cabac_unary_length_flag", "0000 compressed_parameter_types")
 UNARY = "0x00 cabac_unary_length_minus1"
 IN_ROWS = ("10 first_tensor_dimension_shift ue(1) = 0", "0000 scan_order")
 
 
 def payload(*bins: str) -> str:
-    """The payload of these bins; see `interval`."""
+    """Return the payload of these bins; see `interval`."""
     return f"0x{interval(*bins).hex()} {' '.join(bins)}; terminate"
 
 
 def refused(id_: str, title: str, clauses: str, features: str, error: str, unit: int, rule: str, *lines: str) -> None:
-    """Register what is refused."""
+    """Register a bitstream that decoders must reject."""
 
     @invalid(id_, title, clauses, f"hand {features}", error, unit, bits=lines, requirements=rule)
     def make() -> Content:
@@ -70,14 +70,14 @@ def refused(id_: str, title: str, clauses: str, features: str, error: str, unit:
 
 
 def numbers(*values: int) -> Tensor:
-    """A vector of int32."""
+    """Return a vector of int32."""
     return np.array(values, "<i4")
 
 
-# ------------------------------------------------------------------------------------------------ what is decoded
+# ------------------------------------------------------------------------------------------------ valid
 hand(
     "NNR-SYN-101",
-    "the first update of a parameter: the ids of its node and of its parent",
+    "the first update of a parameter, with the ids of its node and its parent",
     "6.3.3.7 6.3.4.3 6.4.3.7",
     "ICNN_NDU_ID node_id_present_flag NNR_PT_INT",
     {"w": numbers(-2)},
@@ -112,7 +112,7 @@ hand(
 )
 hand(
     "NNR-SYN-102",
-    "weight and bias in one arithmetic code string, contexts anew for each",
+    "weight and bias in one arithmetic code string, contexts initialized for each",
     "6.3.3.7 7.3.5 10.2.1.2 10.3.2.3",
     "NNR_PT_BLOCK NNR_CPT_BI",
     {"w": floats([-2], -3), "b": floats([1], 5)},
@@ -142,7 +142,7 @@ hand(
 )
 hand(
     "NNR-SYN-103",
-    "dependent quantization: levels 1, 1, 1 in states 0, 2 and 3 are 2, 2 and 1",
+    "dependent quantization: levels 1, 1, 1 in states 0, 2, 3 become 2, 2, 1",
     "10.2.1.4 10.3.4.2.2 9.2.3",
     "NNR_PT_INT dq_flag",
     {"w": numbers(2, 2, 1)},
@@ -179,7 +179,7 @@ hand(
 )
 hand(
     "NNR-SYN-105",
-    "a shift parameter id: the set of the first context is another one",
+    "a nonzero shift parameter id for the first context",
     "10.2.1.6 10.2.1.7 10.3.2.2",
     "NNR_PT_INT shift_parameter_ids",
     {"w": numbers(0, 1)},
@@ -193,7 +193,7 @@ hand(
 )
 hand(
     "NNR-SYN-106",
-    "a codebook of three entries: one level on each side of its zero, so no abs_level_greater_x",
+    "a codebook of three entries: levels -1 to 1 require no abs_level_greater_x",
     "6.3.3.7 7.3.6 10.2.1.5 10.2.1.6",
     "NNR_PT_FLOAT NNR_QCB codebook_size=3",
     {"w": floats([7, -4, 0], -9)},
@@ -214,8 +214,8 @@ hand(
             "111 codebook_size ue(2) = 3",
             "100 codebook_centre_offset ie(2) = 0",
             "10000000 codebook_zero_value ie(7) = 0",
-            "00100 codebook_delta_left[0] ue(0) = 3: the entry before is -4",
-            "00111 codebook_delta_right[0] ue(0) = 6: the entry after is 7",
+            "00100 codebook_delta_left[0] ue(0) = 3: the previous entry is -4",
+            "00111 codebook_delta_right[0] ue(0) = 6: the next entry is 7",
             "0 dq_flag",
             *GIVEN,
             *dims(3),
@@ -227,7 +227,7 @@ hand(
 )
 hand(
     "NNR-SYN-107",
-    "pruning information: a bit mask takes two of four parameters away",
+    "pruning information: a bit mask sets two of four parameters to zero",
     "6.3.4.5 6.4.4.5 8.3.3",
     "NNR_TPL_PRUN NNR_TPL_BMSK sparse_mask NNR_PT_RAW_FLOAT",
     {"w": f4(1, 0, 0, 2).reshape(2, 2)},
@@ -253,7 +253,7 @@ hand(
 )
 hand(
     "NNR-SYN-108",
-    "raw float parameters split in two tensors, the axes of the second one swapped",
+    "raw float parameters split into two tensors, the axes of the second swapped",
     "4.12 6.3.3.7 6.4.3.7 7.3.1",
     "topology_tensor_dimension_mapping TensorSplit AxisSwap NNR_PT_RAW_FLOAT",
     {"a": f4(1).reshape(1, 1), "b": f4(2, 1).reshape(2, 1)},
@@ -285,7 +285,7 @@ hand(
 
 
 def three(name: str, *bins: str, data_format: str = "") -> Bits:
-    """An NNR_PT_FLOAT unit of two parameters whose codebook has the one entry 3: the payload is qp_value alone."""
+    """Return an NNR_PT_FLOAT unit of two parameters with the single codebook entry 3; the payload is a qp_value."""
     return sized(
         *aligned(
             *ndu(1, name, more="011" if data_format else "001"),
@@ -305,13 +305,13 @@ def three(name: str, *bins: str, data_format: str = "") -> Bits:
 
 
 def threes(size: Fraction, dtype: str = "<f4") -> Tensor:
-    """What such a unit decodes to with this stepSize."""
+    """Return the decoded parameters of `three` for this stepSize."""
     return exact([3 * size] * 2, dtype, [2])
 
 
 hand(
     "NNR-SYN-109",
-    "a layer parameter set takes the place of the model's step",
+    "a layer parameter set replaces the step size of the model",
     "6.2.3 6.3.4.4 6.4.4.4 7.3.6",
     "NNR_LPS codebook_size=1",
     {"v": threes(step(-2 - 12)), "w": threes(step(-5 - 3, 0))},
@@ -336,7 +336,7 @@ hand(
 )
 hand(
     "NNR-SYN-110",
-    "a parameter set with the id of its base model, and the result of a validation",
+    "a model parameter set with a base_model_id and a validation result",
     "6.1.3 6.3.4.3 6.4.4.3",
     "base_model_id performance_metric_type validation_set_performance",
     {"w": f4(1)},
@@ -360,7 +360,7 @@ hand(
 )
 hand(
     "NNR-SYN-111",
-    "parameters of float64, of a step that float32 does not have",
+    "float64 parameters with a step size outside the range of float32",
     "6.4.3.7 7.2 7.3.6",
     "nnr_decompressed_data_format=9 codebook_size=1",
     {"w": threes(step(-700 - 8), "<f8")},
@@ -369,11 +369,11 @@ hand(
     *three(NAME_W, ":11111000", data_format="0001001 nnr_decompressed_data_format 9"),
     levels=[[numbers(0, 0)]],
 )
-#: A level of 2^30 + 1 and more: thirty ones before the zero.
+#: Prefix of levels from 2^30 + 1: thirty ones before the zero.
 PREFIX = (*(f"x2_{j}:1" for j in range(30)), "x2_30:0")
 hand(
     "NNR-SYN-112",
-    "the largest and the smallest integer: remainders of 30 bits",
+    "the largest and the smallest integer, with remainders of 30 bits",
     "7.3.2 10.2.1.5 10.3.3.2",
     "NNR_PT_INT abs_remainder extremes",
     {"w": numbers(2**31 - 1, -(2**31))},
@@ -392,7 +392,7 @@ hand(
 
 
 def listed(second: int, *more: str) -> Bits:
-    """An aggregate of two raw tensors with entry points, the second one as given; ``more`` takes the reserved bits."""
+    """Return an aggregate of two raw tensors with entry points, the second of which is ``second``."""
     return sized(
         "000110 nnr_unit_type NNR_AGG",
         "10 complete",
@@ -415,7 +415,7 @@ def listed(second: int, *more: str) -> Bits:
 
 hand(
     "NNR-SYN-113",
-    "entry points of an aggregate, counted from its first byte",
+    "entry points of an aggregate, relative to its first byte",
     "6.3.3.8 6.4.3.8",
     "NNR_AGG entry_points_present_flag",
     {"a": f4(1), "b": f4(2)},
@@ -428,7 +428,7 @@ INTEGER = aligned("0 node_id_present_flag", "0 dq_flag", *GIVEN, *dims(1), UNARY
 
 
 def part(counter: int, data: str) -> Bits:
-    """A part of the payload of level 1."""
+    """Return the unit of a part of a payload."""
     return sized(
         "000101 nnr_unit_type NNR_NDU",
         "01 independently_decodable_flag 0, partial_data_counter_present_flag 1",
@@ -436,7 +436,7 @@ def part(counter: int, data: str) -> Bits:
         "00000001 integers, one id, input parameters",
         NAME_W,
         *INTEGER,
-        f"0x{data} {len(data) // 2} bytes",
+        f"0x{data} {len(data) // 2} byte{'s' * (len(data) > 2)}",
     )
 
 
@@ -454,10 +454,10 @@ hand(
     levels=[[numbers(1)]],
 )
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ invalid
 refused(
     "NNR-NEG-301",
-    "the long form of a unit size that does not even count itself and the type",
+    "the long form of a unit size that is too small for the size field and the unit type",
     "6.3.2 6.4.2",
     "nnr_unit_size_flag",
     "ElementError",
@@ -471,7 +471,7 @@ refused(
 )
 refused(
     "NNR-NEG-302",
-    "an entry point counted from the byte after the size of the aggregate",
+    "an entry point relative to the byte after the size of the aggregate",
     "6.3.3.8 6.4.3.8",
     "NNR_AGG entry_points_present_flag",
     "ElementError",
@@ -483,7 +483,7 @@ refused(
 )
 refused(
     "NNR-NEG-303",
-    "the second of three parts of an arithmetic code string is left out",
+    "the second of three parts of an arithmetic code string is missing",
     "6.4.3.1",
     "partial_data_counter NNR_PT_INT",
     "ElementError",
@@ -496,7 +496,7 @@ refused(
 )
 refused(
     "NNR-NEG-304",
-    "an arithmetic code string in two parts that lacks a byte",
+    "an arithmetic code string in two parts with a missing byte",
     "6.4.3.1 10.2.1.2",
     "partial_data_counter NNR_PT_INT",
     "PayloadError",
@@ -509,7 +509,7 @@ refused(
 )
 refused(
     "NNR-NEG-305",
-    "one bit more than the string ends with: its stop bit is 1, the bit after it as well",
+    "the last nesting_zero_bit is 1",
     "10.2.1.2",
     "nesting_zero_bit NNR_PT_INT",
     "PayloadError",
@@ -520,7 +520,7 @@ refused(
     *sized(*ndu(0, NAME_W), *INTEGER, f"0x{CUT[:-2]}{int(CUT[-2:], 16) | 1:02x} the last nesting_zero_bit is 1"),
 )
 
-# ------------------------------------------------------------------------------------------------ what may be either
+# ------------------------------------------------------------------------------------------------ acceptable
 hand(
     "NNR-ACC-101",
     "units of a reserved type, before and after a tensor",
@@ -537,7 +537,7 @@ hand(
 )
 hand(
     "NNR-ACC-102",
-    "reserved bits of profile 0 that are 1 where profile 1 has flags",
+    "reserved bits of profile 0 are 1 where profile 1 has flags",
     "6.1.4 6.3.4.3",
     "profile_0 nnr_reserved_zero_7bits",
     {"w": f4(1)},
@@ -562,7 +562,7 @@ hand(
 )
 hand(
     "NNR-ACC-103",
-    "reserved bits of an aggregate that are 1",
+    "reserved bits of an aggregate are 1",
     "6.1.4 6.3.3.8",
     "NNR_AGG nnr_reserved_zero_7bits",
     {"a": f4(1), "b": f4(2)},
@@ -573,7 +573,7 @@ hand(
 )
 hand(
     "NNR-ACC-104",
-    "a whole tensor that is said to be none by itself",
+    "a whole tensor with independently_decodable_flag 0",
     "6.4.3.1",
     "independently_decodable_flag NNR_PT_INT",
     {"w": numbers(1)},

@@ -15,12 +15,12 @@ from .arithmetic import chosen, dependent, floats
 from .case import Content, valid
 from .stream import Stream, side
 
-#: nnr_decompressed_data_format of 8-bit integers: a byte a value in expected.npz.
+#: nnr_decompressed_data_format of 8-bit integers: expected.npz has one byte per value.
 NARROW = 5
 
 
 def one(dims: Sequence[int], levels: Any, sides: TensorSide | None = None, profile: int = 1, **header: Any) -> Content:
-    """A bitstream of one integer tensor."""
+    """Return a bitstream of one integer tensor."""
     levels = np.asarray(levels, np.int64).reshape(tuple(dims))
     s = Stream().start(profile)
     s.ndu(ndu("w", dims, kind=NNR_PT_INT, **header), levels, sides=[sides])
@@ -37,7 +37,7 @@ for number, n in ((2, 1), (3, 2), (4, 11), (5, 256)):
 
     @valid(
         f"NNR-CAB-{number:03}",
-        f"levels around the end of a unary part of {n}",
+        f"levels around the end of a unary part of length {n}",
         "10.2.1.5 10.3.3",
         f"NNR_PT_INT cabac_unary_length={n}",
     )
@@ -50,7 +50,7 @@ for number, n in ((6, 1), (7, 11)):
 
     @valid(
         f"NNR-CAB-{number:03}",
-        f"the largest integers, and every length of remainder, after a unary part of {n}",
+        f"the largest integers and every remainder length, after a unary part of length {n}",
         "7.3.2 10.2.1.5 10.3.3.2",
         f"NNR_PT_INT cabac_unary_length={n} abs_remainder",
     )
@@ -63,7 +63,7 @@ for number, n in ((6, 1), (7, 11)):
 
 @valid(
     "NNR-CAB-008",
-    "each shift parameter id for all contexts of a tensor, without and with dependent quantization",
+    "each shift parameter id for all contexts of a tensor, with and without dependent quantization",
     "10.2.1.6 10.2.1.7 10.3.2.2",
     "NNR_PT_INT shift_parameter_ids dq_flag",
 )
@@ -86,7 +86,7 @@ def all_ids() -> Content:
 
 @valid(
     "NNR-CAB-009",
-    "sets that tell the contexts after zero, negative and positive levels apart",
+    "different shift parameter ids for the contexts after zero, negative and positive levels",
     "10.3.4.2.2 10.3.4.2.3",
     "NNR_PT_INT shift_parameter_ids neighbours",
 )
@@ -96,7 +96,7 @@ def neighbours() -> Content:
 
 @valid(
     "NNR-CAB-010",
-    "a set of its own for each context, after each state of dependent quantization",
+    "a different shift parameter id for each context and each state of dependent quantization",
     "10.2.1.6 10.3.4.2",
     "NNR_PT_INT shift_parameter_ids dq_flag",
 )
@@ -114,17 +114,17 @@ def mixed_ids() -> Content:
 ROWS = np.array([[0, 0, 0, 0], [1, 0, -2, 0], [0, 0, 0, 0], [0, 0, 0, 3], [0, 0, 0, 0]])
 
 
-@valid("NNR-CAB-011", "rows of zeros skipped", "10.2.1.4", "NNR_PT_INT row_skip_enabled_flag")
+@valid("NNR-CAB-011", "rows of zeros are skipped", "10.2.1.4", "NNR_PT_INT row_skip_enabled_flag")
 def row_skip() -> Content:
     return one([5, 4], ROWS, side(skip=1))
 
 
-@valid("NNR-CAB-012", "all rows skipped", "10.2.1.4", "NNR_PT_INT row_skip_enabled_flag")
+@valid("NNR-CAB-012", "all rows are skipped", "10.2.1.4", "NNR_PT_INT row_skip_enabled_flag")
 def all_skipped() -> Content:
     return one([6, 3], np.zeros((6, 3), int), side(skip=1))
 
 
-@valid("NNR-CAB-013", "rows of zeros coded, not skipped", "10.2.1.4", "NNR_PT_INT row_skip_enabled_flag=0")
+@valid("NNR-CAB-013", "rows of zeros are coded, not skipped", "10.2.1.4", "NNR_PT_INT row_skip_enabled_flag=0")
 def not_skipped() -> Content:
     return one([5, 4], ROWS)
 
@@ -152,7 +152,7 @@ def one_column() -> Content:
     return one([9, 1], chosen([9, 1], 3))
 
 
-@valid("NNR-CAB-017", "nothing but zeros", "10.2.1.5", "NNR_PT_FLOAT")
+@valid("NNR-CAB-017", "all levels are zero", "10.2.1.5", "NNR_PT_FLOAT")
 def zeros() -> Content:
     s = Stream().start()
     s.ndu(ndu("w", [8, 8]), np.zeros((8, 8), int))
@@ -161,7 +161,7 @@ def zeros() -> Content:
 
 @valid(
     "NNR-CAB-018",
-    "long runs of one level, then of the other: probabilities at their limits",
+    "long runs of equal levels: probabilities reach their limits",
     "10.3.4.3.2.1 10.3.4.3.2.2",
     "NNR_PT_INT shift_parameter_ids",
 )
@@ -172,12 +172,14 @@ def saturated() -> Content:
     )
 
 
-@valid("NNR-CAB-019", "the whole range that dependent quantization has", "7.3.2 10.2.1.4", "NNR_PT_INT dq_flag")
+@valid(
+    "NNR-CAB-019", "the largest and smallest levels of dependent quantization", "7.3.2 10.2.1.4", "NNR_PT_INT dq_flag"
+)
 def dq_range() -> Content:
     return one([4], [2**30 - 1, -(2**30) + 1, 2**30 - 1, -(2**30)], dq_flag=1)
 
 
-@valid("NNR-CAB-020", "a dimension of one element, and three of them", "10.2.1.4", "NNR_PT_INT")
+@valid("NNR-CAB-020", "tensors with one and three dimensions of one element", "10.2.1.4", "NNR_PT_INT")
 def single() -> Content:
     s = Stream().start()
     s.ndu(ndu("a", [1], kind=NNR_PT_INT), [-7]).ndu(ndu("b", [1, 1, 1], kind=NNR_PT_INT), [8])
@@ -186,7 +188,7 @@ def single() -> Content:
 
 @valid(
     "NNR-CAB-021",
-    "rare ones among zeros: the outermost entries of both tables",
+    "rare ones among zeros: the first and last entries of both tables",
     "10.3.4.3.2.1 10.3.4.3.2.2",
     "NNR_PT_INT shift_parameter_ids",
 )

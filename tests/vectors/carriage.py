@@ -1,8 +1,8 @@
-"""NNR-TPL: topologies of other formats than NNEF, in the bitstream or kept apart (6.4.3.5, Annex B, errata N9).
+"""NNR-TPL: topologies of other formats than NNEF, in the bitstream or stored separately (6.4.3.5, B.4, errata N9).
 
-What decoders learn from them is up to the decoder: Annex B is informative, and what stands in a topology of PyTorch,
-TensorFlow or no format is said by nobody. So a bitstream whose dimensions or blocks are told by such a topology alone
-is acceptable; our descriptions are in docs/reference/formats.md.
+Decoders are not required to interpret them: Annex B is informative, and the content of topologies of PyTorch,
+TensorFlow and unrecognized formats is unspecified. A bitstream that takes dimensions or blocks only from such a
+topology is therefore acceptable. docs/reference/formats.md has the descriptions that this project writes.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from .wired import block, by_id
 UNREC, NNEF, ONNX, PYTORCH, TENSORFLOW = list(TopologyStorageFormat)[:5]
 NAMES = {UNREC: "", ONNX: "onnx", PYTORCH: "pytorch", TENSORFLOW: "tensorflow"}
 
-# ------------------------------------------------------------------------------------------------ texts of each
+# ------------------------------------------------------------------------------------------------ topology data
 #: A module as PyTorch prints it.
 PRINTED = "Net(\n  (größe): Linear(in_features=3, out_features=4)\n)".encode()
 #: A GraphDef of one node.
 GRAPH_DEF = b"\n\x1b\n\x0cdense/kernel\x12\x0bVarHandleOp"
-#: The configuration of a model of Keras.
+#: The configuration of a Keras model.
 CONFIG = b'{"class_name": "Sequential", "config": {"name": "net", "layers": []}}'
 
 
 def ir(*constants: tuple[str, Sequence[int]]) -> bytes:
-    """An OpenVINO IR of constants of float32."""
+    """Return an OpenVINO IR of float32 constants."""
     layers, offset = [], 0
     for number, (name, shape) in enumerate(constants):
         size = 4 * int(np.prod(shape))
@@ -53,33 +53,33 @@ def ir(*constants: tuple[str, Sequence[int]]) -> bytes:
 
 
 def description(shapes: dict[str, Sequence[int]], *blocks: dict[str, Any]) -> bytes:
-    """Our description of a state_dict of these parameters."""
+    """Return the description of a state_dict with these parameters."""
     tree = {"OrderedDict": [[name, {"tensor": list(shape)}] for name, shape in shapes.items()]}
     fields = {"nnr_codec.pytorch": 1, "tree": tree} | ({"blocks": blocks} if blocks else {})
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def start(storage: int, data: bytes, *, profile: int = 1, deflate: int = 0, **parameters: Any) -> Stream:
-    """NNR_STR, NNR_MPS and the topology."""
+    """Return a stream with NNR_STR, NNR_MPS and the topology."""
     s = Stream()
     s.str_(profile)
     s.parameters(topology_carriage_flag=int(data != b"\0"), **parameters)
-    return s.topology(data, storage=storage, compression=deflate)  # type: ignore[return-value]  # the builder's
+    return s.topology(data, storage=storage, compression=deflate)  # type: ignore[return-value]  # the builder's type
 
 
 def two(s: Stream, *names: str | int) -> tuple[Tensor, Tensor]:
-    """A matrix and a vector."""
+    """Write a matrix and a vector, and return their values."""
     weight, bias = chosen([4, 3], 9), [0.5, -1.0, 2.0, 0.0]
     s.ndu(ndu(names[0], [4, 3]), weight, qp=-9).raw(ndu(names[1], [4], kind=NNR_PT_RAW_FLOAT), bias)
     return floats(weight, -9), f4(*bias)
 
 
-# ------------------------------------------------------------------------------------------------ kept apart
+# ------------------------------------------------------------------------------------------------ stored separately
 for number, storage in enumerate((UNREC, PYTORCH, TENSORFLOW), 1):
 
     @valid(
         f"NNR-TPL-{number:03}",
-        f"a topology of format {storage.name} that is kept apart: a single zero",
+        f"a topology of format {storage.name} that is stored separately: a single zero byte",
         "6.4.3.5 6.4.4.5 B.4",
         f"{storage.name} topology_carriage_flag=0",
     )
@@ -90,7 +90,7 @@ for number, storage in enumerate((UNREC, PYTORCH, TENSORFLOW), 1):
 
 @valid(
     "NNR-TPL-004",
-    "a topology that is kept apart, and a reference list",
+    "a topology that is stored separately, and a reference list",
     "6.4.3.5 6.4.3.7 B.4",
     "NNR_TPL_ONNX NNR_TPL_REFLIST topology_elem_id_index",
 )
@@ -100,24 +100,24 @@ def apart_with_list() -> Content:
     return s.gives(dict(zip("wb", two(s, 1, 0), strict=True)))
 
 
-# ------------------------------------------------------------------------------------------------ carried
+# ------------------------------------------------------------------------------------------------ in the bitstream
 IN_FULL = [
-    (PYTORCH, PRINTED, ("größe.weight", "größe.bias"), "a module as it is printed, in UTF-8"),
+    (PYTORCH, PRINTED, ("größe.weight", "größe.bias"), "a printed module in UTF-8"),
     (
         PYTORCH,
         description({"w": [4, 3], "b": [4]}),
         ("w", "b"),
-        "a state_dict as docs/reference/formats.md describes it",
+        "the description of a state_dict (docs/reference/formats.md)",
     ),
-    (TENSORFLOW, GRAPH_DEF, ("dense/kernel:0", "dense/bias:0"), "a GraphDef, names of variables with slash and colon"),
-    (TENSORFLOW, CONFIG, ("dense/kernel", "dense/bias"), "the configuration of a model of Keras"),
-    (UNREC, ir(("w", [4, 3]), ("b", [4])), ("w", "b"), "an OpenVINO IR, which has no number"),
+    (TENSORFLOW, GRAPH_DEF, ("dense/kernel:0", "dense/bias:0"), "a GraphDef, variable names with slash and colon"),
+    (TENSORFLOW, CONFIG, ("dense/kernel", "dense/bias"), "the configuration of a Keras model"),
+    (UNREC, ir(("w", [4, 3]), ("b", [4])), ("w", "b"), "an OpenVINO IR, which has no storage format number"),
 ]
 for number, (storage, data, names, title) in enumerate(IN_FULL, 5):
 
     @valid(
         f"NNR-TPL-{number:03}",
-        f"{title}, and tensors by name",
+        f"{title}, tensors by name",
         "6.4.3.5 6.4.4.5",
         f"{storage.name} topology_elem_id",
     )
@@ -128,7 +128,7 @@ for number, (storage, data, names, title) in enumerate(IN_FULL, 5):
 
     @valid(
         f"NNR-TPL-{number + len(IN_FULL):03}",
-        f"{title}, deflated, and tensors by index",
+        f"{title}, deflated, tensors by index",
         "6.4.3.5 6.4.3.7 6.4.4.5",
         f"{storage.name} NNR_DFL NNR_TPL_REFLIST topology_elem_id_index",
     )
@@ -141,7 +141,7 @@ for number, (storage, data, names, title) in enumerate(IN_FULL, 5):
 
 @valid(
     "NNR-TPL-015",
-    "a topology of PyTorch whose tensors' names differ in case alone",
+    "a PyTorch topology, with tensor names that differ only in case",
     "6.2.3 6.4.3.7",
     "NNR_TPL_PYT topology_elem_id",
 )
@@ -168,7 +168,7 @@ def base_profile() -> Content:
 
 @valid(
     "NNR-TPL-017",
-    "an update says that its topology is elsewhere, in the bitstream before it",
+    "an update with a topology that is stored separately, in the previous bitstream",
     "6.4.3.5 6.4.3.7 B.4",
     "NNR_TPL_ONNX ICNN_NDU_ID put_node_depth",
 )
@@ -188,7 +188,7 @@ def updated() -> list[Content]:
 
 # ------------------------------------------------------------------------------------------------ deflate, bit by bit
 def fixed(data: bytes, *blocks: str) -> bytes:
-    """A zlib stream of ``data`` whose blocks are these bits in the order of RFC 1951, each byte from its lowest bit."""
+    """Return a zlib stream of ``data`` with blocks of these bits in the order of RFC 1951, lowest bit first."""
     bits = "".join(blocks)
     bits += "0" * (-len(bits) % 8)
     body = bytes(int(bits[k : k + 8][::-1], 2) for k in range(0, len(bits), 8))
@@ -196,12 +196,12 @@ def fixed(data: bytes, *blocks: str) -> bytes:
 
 
 def literals(data: bytes) -> str:
-    """Fixed codes of bytes (RFC 1951, 3.2.6)."""
+    """Return the fixed codes of bytes (RFC 1951, 3.2.6)."""
     return "".join(f"{0x30 + byte:08b}" if byte < 144 else f"{0x190 + byte - 144:09b}" for byte in data)
 
 
 def raw_block(data: bytes, last: int) -> str:
-    """A stored block, the first of its stream."""
+    """Return a stored block, the first of its stream."""
     length = len(data)
     bytes_ = length.to_bytes(2, "little") + (length ^ 0xFFFF).to_bytes(2, "little") + data
     return f"{last}00" + "00000" + "".join(f"{byte:08b}"[::-1] for byte in bytes_)
@@ -214,7 +214,7 @@ COPY = "0000111" + "00010"
 
 @valid(
     "NNR-TPL-018",
-    "an ONNX model deflated with the fixed codes, of 8 and of 9 bits",
+    "an ONNX model deflated with fixed codes of 8 and 9 bits",
     "6.4.4.5",
     "NNR_TPL_ONNX NNR_DFL",
 )
@@ -226,7 +226,7 @@ def fixed_codes() -> Content:
 
 @valid(
     "NNR-TPL-019",
-    "three deflated blocks, a copy that overlaps itself and goes back beyond its block",
+    "three deflate blocks, with a copy that overlaps itself and starts in an earlier block",
     "6.4.4.5",
     "NNR_TPL_TEF NNR_DFL",
 )
@@ -239,7 +239,7 @@ def three_blocks() -> Content:
 
 
 @valid(
-    "NNR-TPL-020", "a deflated string of no bytes: the topology is kept apart", "6.4.4.5 B.4", "NNR_TPL_ONNX NNR_DFL"
+    "NNR-TPL-020", "a deflated empty string: the topology is stored separately", "6.4.4.5 B.4", "NNR_TPL_ONNX NNR_DFL"
 )
 def deflated_nothing() -> Content:
     s = start(ONNX, fixed(b"\0", "1", FIXED, literals(b"\0"), END), deflate=NNR_DFL)
@@ -247,11 +247,11 @@ def deflated_nothing() -> Content:
     return s.gives({"w": f4(1, 2)})
 
 
-# ------------------------------------------------------------------------------------------------ what may be known
-def told(
+# ------------------------------------------------------------------------------------------------ acceptable
+def with_dimensions(
     storage: TopologyStorageFormat, data: bytes, *, deflate: int = 0, later: tuple[int, bytes] | None = None
 ) -> Content:
-    """A matrix and a vector whose dimensions are left out; ``later`` is a second topology, which tells nothing."""
+    """Return a matrix and a vector without dimensions; ``later`` is a second topology without dimensions."""
     s = start(storage, stored(data) if deflate else data, deflate=deflate)
     if later:
         s.topology(later[1], storage=later[0])
@@ -266,7 +266,7 @@ LEFT_OUT = "tensor_dimensions_flag=0"
 STATE_DICT, IR = description({"w": [4, 3], "b": [4]}), ir(("w", [4, 3]), ("b", [4]))
 for number, (storage, data, deflate, title) in enumerate(
     [
-        (PYTORCH, STATE_DICT, 0, "a state_dict that docs/reference/formats.md describes"),
+        (PYTORCH, STATE_DICT, 0, "the description of a state_dict (docs/reference/formats.md)"),
         (UNREC, IR, 0, "an OpenVINO IR"),
         (ONNX, GEMM, NNR_DFL, "a deflated ONNX model"),
     ],
@@ -275,26 +275,30 @@ for number, (storage, data, deflate, title) in enumerate(
 
     @acceptable(
         f"NNR-ACC-{number}",
-        f"dimensions that are left out are those of {title}",
+        f"omitted dimensions are taken from {title}",
         "6.4.3.7 B.4",
         f"{storage.name} {LEFT_OUT}",
     )
     def dimensions(storage: TopologyStorageFormat = storage, data: bytes = data, deflate: int = deflate) -> Content:
-        return told(storage, data, deflate=deflate)
+        return with_dimensions(storage, data, deflate=deflate)
 
 
 for number, (later, title) in enumerate(
-    [((ONNX, b"\0"), "another one says that it is kept apart"), ((UNREC, b"w, b"), "another one is of no number")], 117
+    [
+        ((ONNX, b"\0"), "a second topology is stored separately"),
+        ((UNREC, b"w, b"), "a second topology has an unrecognized format"),
+    ],
+    117,
 ):
 
     @acceptable(
         f"NNR-ACC-{number}",
-        f"dimensions that are left out are those of an ONNX graph; {title}",
+        f"omitted dimensions are taken from an ONNX graph; {title}",
         "6.4.3.7 B.4",
         f"NNR_TPL_ONNX {LEFT_OUT}",
     )
     def two_topologies(later: tuple[int, bytes] = later) -> Content:
-        return told(ONNX, GEMM, later=later)
+        return with_dimensions(ONNX, GEMM, later=later)
 
 
 BATCH = {"weight": "conv.weight", "ls": "bn.weight", "bias": "bn.bias"}
@@ -302,7 +306,7 @@ BATCH = {"weight": "conv.weight", "ls": "bn.weight", "bias": "bn.bias"}
 
 @acceptable(
     "NNR-ACC-114",
-    "folded batch normalization of a module of PyTorch: mean and variance are recreated",
+    "folded batch normalization of a PyTorch module: mean and variance are recreated",
     "8.2.1 7.3.5",
     "NNR_TPL_PYT NNR_PT_BLOCK compressed_parameter_types=10 batchnorm_folding",
 )
@@ -319,7 +323,7 @@ def folded_module() -> Content:
 
 @acceptable(
     "NNR-ACC-115",
-    "dimensions that are left out are those of an ONNX graph after its pruning",
+    "omitted dimensions are taken from an ONNX graph after pruning",
     "6.4.3.7 6.4.4.5 8.3.3 B.4",
     f"NNR_TPL_ONNX NNR_TPL_PRUN NNR_TPL_DICT {LEFT_OUT}",
 )
@@ -332,7 +336,7 @@ def pruned_graph() -> Content:
     return s.gives({"w": floats(weight, -9), "b": f4(1, 2)}, topology=GEMM, topology_format="onnx")
 
 
-@acceptable("NNR-ACC-116", "a tensor that the ONNX graph does not have", "B.4", "NNR_TPL_ONNX topology_elem_id")
+@acceptable("NNR-ACC-116", "a tensor that is not in the ONNX graph", "B.4", "NNR_TPL_ONNX topology_elem_id")
 def stranger() -> Content:
     s = start(ONNX, GEMM)
     found = dict(zip("wb", two(s, "w", "b"), strict=True))
@@ -340,7 +344,7 @@ def stranger() -> Content:
     return s.gives(found | {"v": f4(1)}, topology=GEMM, topology_format="onnx")
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ invalid
 def bad(
     number: int,
     title: str,
@@ -351,15 +355,15 @@ def bad(
     make: Callable[[], Stream],
     **fields: Any,
 ) -> None:
-    """Register a bitstream that is refused for what its topology says, or does not say."""
+    """Register a bitstream that is invalid because of its topology."""
     fields |= {"requirements": rules}
     invalid(f"NNR-NEG-{number}", title, "6.4.3.5 6.4.3.7 B.4", features, error, unit, **fields)(
         lambda: make().refused()
     )
 
 
-def untold(storage: int, data: bytes, name: str) -> Callable[[], Stream]:
-    """A tensor whose dimensions are left out."""
+def without_dimensions(storage: int, data: bytes, name: str) -> Callable[[], Stream]:
+    """Return a maker of a tensor without dimensions."""
 
     def make() -> Stream:
         s = start(storage, data)
@@ -371,39 +375,47 @@ def untold(storage: int, data: bytes, name: str) -> Callable[[], Stream]:
 
 
 def damaged() -> Stream:
-    """Deflated data that refers to what is before its beginning."""
+    """Return a bitstream whose deflated data copies bytes from before its start."""
     s = start(ONNX, fixed(b"abc" * 4, "1", FIXED, literals(b"ab"), COPY, END), deflate=NNR_DFL)
-    return s.raw(ndu("w", [1], kind=NNR_PT_RAW_FLOAT), [1])  # type: ignore[return-value]  # the builder's
+    return s.raw(ndu("w", [1], kind=NNR_PT_RAW_FLOAT), [1])  # type: ignore[return-value]  # the builder's type
 
 
 MISSING = "MissingReferenceError"
 HUGE = model([node("Gemm", ["x", "w", "b"], ["y"])], [empty("w", 1 << 20, 1 << 20), empty("b", 4)])
 for number, (title, storage, data, name) in enumerate(
     [
-        ("of what the ONNX graph does not have", ONNX, GEMM, "v"),
-        ("of an ONNX model that breaks off", ONNX, GEMM[:-7], "w"),
-        ("of an ONNX model that is kept apart", ONNX, b"\0", "w"),
-        ("of a description of a state_dict that breaks off", PYTORCH, STATE_DICT[:-1], "w"),
-        ("of a GraphDef that tells none", TENSORFLOW, GRAPH_DEF, "dense/kernel"),
-        ("of a topology that nobody knows", UNREC, b"w, b", "w"),
+        ("of a tensor that is not in the ONNX graph", ONNX, GEMM, "v"),
+        ("from a truncated ONNX model", ONNX, GEMM[:-7], "w"),
+        ("from an ONNX model that is stored separately and unavailable", ONNX, b"\0", "w"),
+        ("from the truncated description of a state_dict", PYTORCH, STATE_DICT[:-1], "w"),
+        ("from a GraphDef without dimensions", TENSORFLOW, GRAPH_DEF, "dense/kernel"),
+        ("from a topology of unrecognized format", UNREC, b"w, b", "w"),
     ],
     311,
 ):
     features = f"{storage.name} {LEFT_OUT}"
-    bad(number, f"dimensions {title}", features, MISSING, 3, "dimensions-known", untold(storage, data, name))
+    bad(
+        number,
+        f"omitted dimensions {title}",
+        features,
+        MISSING,
+        3,
+        "dimensions-known",
+        without_dimensions(storage, data, name),
+    )
 bad(
     317,
-    "dimensions of an ONNX graph that multiply to 2^40",
+    "omitted dimensions from an ONNX graph with the product 2^40",
     f"NNR_TPL_ONNX {LEFT_OUT}",
     "LimitError",
     3,
     "limits",
-    untold(ONNX, HUGE, "w"),
+    without_dimensions(ONNX, HUGE, "w"),
     limits={"preset": "strict"},
 )
 bad(
     318,
-    "deflated data before whose beginning something is copied",
+    "deflated data with a copy from before its start",
     "NNR_TPL_ONNX NNR_DFL",
     "ElementError",
     2,

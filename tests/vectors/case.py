@@ -1,7 +1,7 @@
-"""What a vector is, how it is registered, and the digest of a tensor.
+"""Vectors, their registration, and the digest of a tensor.
 
 A generator is a function without arguments, registered by `valid`, `invalid` or `acceptable`. It returns one `Content`,
-or a list of them for a sequence of bitstreams: the last one is the case, the others come before it.
+or a list for a sequence of bitstreams: the last one is the case, the others are its inputs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GROUPS = {
     "ACC": "acceptable",
 }
 
-#: Code of each type in a digest: the number of the format in Table 15 that it holds in full, or one from 128 on.
+#: Code of each type in a digest: its number in Table 15, or a number from 128 on.
 TYPE_CODES = {"int32": 0, "float32": 1, "int8": 5, "int16": 6, "int64": 7, "float16": 8, "float64": 9}
 TYPE_CODES |= {"bool": 128, "uint8": 129, "uint16": 130, "uint32": 131, "uint64": 132}
 TYPE_CODES |= {"int2": 133, "int4": 134, "uint2": 135, "uint4": 136, "bfloat16": 137}
@@ -45,22 +45,22 @@ TYPE_CODES |= {"float8_e5m2": 142, "float8_e5m2fnuz": 143, "float8_e3m4": 144}
 
 @dataclass
 class Content:
-    """One bitstream and what it decodes to.
+    """One bitstream and its expected result.
 
     Parameters
     ----------
     data : bytes
     tensors : mapping of str to ndarray or None
-        In bitstream order; None where nothing is decoded.
+        In bitstream order; None if the bitstream is invalid.
     raw : mapping of str to ndarray or None
-        The Rec* variables of 7.3, where they differ from ``tensors``; of a case about an extension, what decoders give
-        that do not know it.
+        The Rec* variables of 7.3, if they differ from ``tensors``. For a case with an extension, the result of decoders
+        that do not support it.
     topology, quantization : bytes or None
         Texts of Annex A without their terminating zero, or the data of another format.
     topology_format : str
-        What Topology.format says.
+        Topology.format.
     quant_params : sequence of sequence of ndarray
-        For each payload that is arithmetically coded, QuantParam of its tensors in coding order (10.2.1.4).
+        For each arithmetically coded payload, QuantParam of its tensors in coding order (10.2.1.4).
     """
 
     data: bytes
@@ -76,8 +76,8 @@ class Content:
 class Case:
     """One vector; see the README of bitstream_vectors for the fields of its case.json.
 
-    ``topology`` is an NNEF graph that is kept apart from the bitstream. ``requirements`` are the rules of `nnr verify`
-    that the bitstream breaks.
+    ``topology`` is an NNEF graph that is stored separately. ``requirements`` are the rules of `nnr verify` that the
+    bitstream breaks.
     """
 
     id: str
@@ -97,11 +97,11 @@ class Case:
 
     @property
     def folder(self) -> str:
-        """Where the case stands, relative to bitstream_vectors."""
+        """Folder of the case, relative to bitstream_vectors."""
         return f"{GROUPS[self.id.split('-')[1]]}/{self.id}"
 
     def contents(self) -> list[Content]:
-        """The bitstreams, in order."""
+        """Return the bitstreams, in order."""
         made = self.make()
         return made if isinstance(made, list) else [made]
 
@@ -132,7 +132,7 @@ def valid(id_: str, title: str, clauses: str, features: str, **fields: Any) -> C
 
 
 def acceptable(id_: str, title: str, clauses: str, features: str, **fields: Any) -> Callable[[Maker], Maker]:
-    """Register a bitstream that a decoder may decode as given, or refuse; ``requirements`` are what it breaks."""
+    """Register a bitstream that a decoder may decode as given or reject; ``requirements`` are the broken rules."""
     return _register("acceptable", id_, title, clauses, features, **fields)
 
 
@@ -147,15 +147,16 @@ def invalid(
     requirements: str,
     **fields: Any,
 ) -> Callable[[Maker], Maker]:
-    """Register a bitstream that every decoder refuses.
+    """Register a bitstream that every decoder must reject.
 
-    ``error`` is a class of nnr_codec.errors, ``unit`` where; ``requirements`` are what it breaks, separated by spaces.
+    ``error`` is a class of nnr_codec.errors, ``unit`` the number of the unit, or None for the bitstream.
+    ``requirements`` are the broken rules, separated by spaces.
     """
     return _register("invalid", id_, title, clauses, features, error=(error, unit), requirements=requirements, **fields)
 
 
 def little_endian(tensor: Tensor) -> Tensor:
-    """The same values, little-endian and in C order; bit patterns of types that numpy has not, or small integers."""
+    """Return the values, little-endian and in C order; types that numpy lacks as bit patterns or small integers."""
     if tensor.dtype.isbuiltin == 2:
         tensor = tensor.astype(tensor.dtype.newbyteorder("="))
         small = tensor.dtype.name.lstrip("u") in ("int2", "int4")
@@ -165,7 +166,7 @@ def little_endian(tensor: Tensor) -> Tensor:
 
 
 def digest(tensor: Tensor) -> str:
-    """SHA-256 of "NNRT1", type code u8, number of dimensions u8, dimensions u64 and data, all little-endian."""
+    """Return the SHA-256 of "NNRT1", type code u8, number of dimensions u8, dimensions u64 and data, little-endian."""
     head = struct.pack(f"<BB{tensor.ndim}Q", TYPE_CODES[tensor.dtype.name], tensor.ndim, *tensor.shape)
     return hashlib.sha256(b"NNRT1" + head + little_endian(tensor).tobytes()).hexdigest()
 
@@ -175,14 +176,14 @@ NAMES = ("STR", "MPS", "LPS", "TPL", "QNT", "NDU", "AGG")
 
 
 def units(data: bytes) -> list[tuple[str, int, int]]:
-    """Type, offset and size of the units, aggregates and what they hold alike, as far as the sizes make sense."""
+    """Return type, offset and size of all units, including units in aggregates, up to the first implausible size."""
     found: list[tuple[str, int, int]] = []
     _walk(data, 0, len(data), found)
     return found
 
 
 def coded_units(data: bytes) -> list[int]:
-    """Numbers of the units with arithmetically coded payloads; of a payload in parts, that of the last one."""
+    """Return the numbers of units with arithmetically coded payloads; for a payload in parts, the last unit."""
     numbers, left = [], 0
     for number, (name, offset, _) in enumerate(units(data)):
         if name == "NDU":

@@ -26,7 +26,7 @@ from .recorded import (
     text64,
 )
 
-# ------------------------------------------------------------------------------------------------ by hand
+# ------------------------------------------------------------------------------------------------ annotated bits
 RECORD = b'{"nnr_codec":1,"tensors":{"w":{"code":{"kind":"raw"},"shape":[3],"type":"uint8"}}}'
 BY_HAND = (
     *STR1,
@@ -37,9 +37,9 @@ BY_HAND = (
     "0x80 topology_storage_format 128",
     "0x00 topology_compression_format NNR_PT_RAW",
     f"0x{RECORD.hex()} topology_data {RECORD.decode()}",
-    "0x00 the end of the string",
+    "0x00 end of the string",
     *ndu_bits(13, 2, NAME_W, *raw(1)),
-    "0x0780FF00 the items and a zero",
+    "0x0780FF00 three items and a padding byte",
 )
 
 
@@ -50,7 +50,7 @@ def three_bytes() -> Content:
 
 
 # ------------------------------------------------------------------------------------------------ FloatCode
-#: One, minus one and a half, both zeros, both infinities, not-a-numbers of both kinds, subnormals, the largest number.
+#: 1, -1.5, both zeros, both infinities, quiet and signaling NaNs, subnormals, the largest number.
 HOSTILE = {
     "float32": [
         0x3F800000,
@@ -107,7 +107,7 @@ for number, (name, pivot, mantissa) in enumerate(
 
     @case(
         f"NNR-SID-{number:03}",
-        f"{name}: hostile values, {mantissa} bits of the mantissa in the levels",
+        f"{name}: special values, {mantissa} mantissa bit{'s' * (mantissa != 1)} in the levels",
         f"FloatCode {name} mantissa={mantissa}",
     )
     def hostile(name: str = name, pivot: int = pivot, mantissa: int = mantissa) -> Content:
@@ -119,7 +119,7 @@ for number, (name, pivot, mantissa) in enumerate(
         return s.means({"w": patterned(name, patterns.astype(np.uint64))})
 
 
-@case("NNR-SID-014", "bfloat16: levels and words written out", "FloatCode bfloat16 mantissa=1")
+@case("NNR-SID-014", "bfloat16: levels and words as literals", "FloatCode bfloat16 mantissa=1")
 def written_out() -> Content:
     # 1.0 is 0 01111111 0 000000: top 254, 7 bits 0 000000; -1.75 is 1 01111111 1 100000: top 255, 7 bits 1 100000;
     # 0.3046875 is 0 01111101 0 011100: top 250, 7 bits 0 011100. Together 0011100 1100000 0000000, from the right.
@@ -128,7 +128,7 @@ def written_out() -> Content:
     return s.means({"w": patterned("bfloat16", [0x3F80, 0xBFE0, 0x3E9C])})
 
 
-#: Patterns of float32: zeros, and others with their low bits zero in rows 0, 2, 3, 8 and 10.
+#: Bit patterns of float32: zeros, and numbers whose low bits are zero in rows 0, 2, 3, 8 and 10.
 SPARSE = np.array(
     [
         [0 if (y + x) % 3 == 0 else int(chosen([1], 2**20, 11 * y + x + 1)[0] + 0x3DA00000) & ~low for x in range(5)]
@@ -143,14 +143,19 @@ SOME_BITS = bytes([0b10110000, 0b10100000])
 
 for number, (title, patterns, fields, how) in enumerate(
     [
-        ("zeros have level 0 and no other bits", SIGNED, {"holes": 1}, {}),
+        ("zeros have level 0 and no further bits", SIGNED, {"holes": 1}, {}),
         ("no sign bits", FULL, {"unsigned": True}, {}),
-        ("no sign bits, and none for zeros", SPARSE, {"holes": 1, "unsigned": True}, {}),
-        ("13 low bits are 0 everywhere", FULL[list(SOME)], {"zeros": 13}, {}),
+        ("no sign bits, and no further bits for zeros", SPARSE, {"holes": 1, "unsigned": True}, {}),
+        ("13 low bits are 0 in all rows", FULL[list(SOME)], {"zeros": 13}, {}),
         ("13 low bits are 0 in some rows", FULL, {"zeros": 13}, {"rows": SOME}),
-        ("13 low bits are 0 in some rows, and zeros are left out", SIGNED, {"zeros": 13, "holes": 1}, {"rows": SOME}),
         (
-            "13 low bits are 0 in some rows, zeros and signs are left out",
+            "13 low bits are 0 in some rows, and zeros have no further bits",
+            SIGNED,
+            {"zeros": 13, "holes": 1},
+            {"rows": SOME},
+        ),
+        (
+            "13 low bits are 0 in some rows, zeros have no further bits, no sign bits",
             SPARSE,
             {"zeros": 13, "holes": 1, "unsigned": True},
             {"rows": SOME},
@@ -168,7 +173,7 @@ for number, (title, patterns, fields, how) in enumerate(
         return s.means({"w": patterned("float32", patterns.astype(np.uint64))})
 
 
-@case("NNR-SID-022", "all bits of the mantissa are 0 in some rows", "FloatCode float32 zeros rows")
+@case("NNR-SID-022", "all mantissa bits are 0 in some rows", "FloatCode float32 zeros rows")
 def all_low_bits() -> Content:
     patterns = [0x3F800000, 0xC0000000, 0x3F800001, 0xBFFFFFFF]
     levels, words = float_code("float32", patterns, 127, 0, zeros=23, rows=(0, 1))
@@ -177,21 +182,21 @@ def all_low_bits() -> Content:
     return s.means({"w": patterned("float32", patterns)})
 
 
-@case("NNR-SID-082", "+0.0 as a level of its own, beside the level that stands for it", "FloatCode bfloat16 holes")
+@case("NNR-SID-082", "+0.0 both as level 0 and as an ordinary level", "FloatCode bfloat16 holes")
 def two_zeros() -> Content:
     s = recorded({"w": entry("float", "bfloat16", pivot=127, holes=1)})
     s.levels("w", [0, 128, 128, 1]).words("w#bits", bytes([0x00, 0x80, 0x00, 0]))
     return s.means({"w": patterned("bfloat16", [0, 0, 0x8000, 0x3F80])})
 
 
-@case("NNR-SID-099", "-0.0 has level 1 beside +0.0, and no other bits", "FloatCode bfloat16 holes")
+@case("NNR-SID-099", "-0.0 has level 1 and +0.0 level 0, without further bits", "FloatCode bfloat16 holes")
 def both_zeros() -> Content:
     s = recorded({"w": entry("float", "bfloat16", pivot=127, holes=2)})
     s.levels("w", [0, 1, 129, 2, -1]).words("w#bits", bytes([0x01, 0x81, 0x00, 0]))
     return s.means({"w": patterned("bfloat16", [0, 0x8000, 0x0001, 0x3F80 | 0x8001, 0x4000])})
 
 
-@case("NNR-SID-083", "no bits are left for the words: one word of zeros", "FloatCode float8_e5m2 holes unsigned")
+@case("NNR-SID-083", "no bits remain for the words: one word of zeros", "FloatCode float8_e5m2 holes unsigned")
 def no_bits() -> Content:
     s = recorded({"w": entry("float", "float8_e5m2", pivot=60, mantissa=2, holes=1, unsigned=True)})
     s.levels("w", [0, 1, -3]).words("w#bits", bytes(4))
@@ -210,7 +215,7 @@ for number, (name, base, low) in enumerate(
 
     @case(
         f"NNR-SID-{number:03}",
-        f"{name}: both ends of the type, {low} bits in words",
+        f"{name}: both ends of the range, {low} bits in words",
         f"IntegerCode {name} low={low} base",
     )
     def both_ends(name: str = name, base: int = base, low: int = low) -> Content:
@@ -235,7 +240,7 @@ for number, (name, base, values) in enumerate(
     28,
 ):
 
-    @case(f"NNR-SID-{number:03}", f"{name}: levels from {base} on", f"IntegerCode {name} base")
+    @case(f"NNR-SID-{number:03}", f"{name}: base {base}", f"IntegerCode {name} base")
     def based(name: str = name, base: int = base, values: Sequence[int] = values) -> Content:
         s = recorded({"w": entry("integer", name, base=base)})
         s.levels("w", [value - base for value in values])
@@ -249,7 +254,7 @@ def float_patterns() -> Content:
     return s.means({"w": patterned("float8_e5m2", patterns)})
 
 
-@case("NNR-SID-035", "int16: levels and fields of 3 bits written out", "IntegerCode int16 low=3 base")
+@case("NNR-SID-035", "int16: levels and fields of 3 bits as literals", "IntegerCode int16 low=3 base")
 def low_bits() -> Content:
     # 100 + 8 * level + bits; the fields are 5, 0, 7, 1, from the right 001 111 000 101.
     s = recorded({"w": entry("integer", "int16", base=100, low=3)})
@@ -272,7 +277,7 @@ for number, (name, values, size) in enumerate(
     36,
 ):
 
-    @case(f"NNR-SID-{number:03}", f"{name}: the items' bytes in words", f"RawCode {name}")
+    @case(f"NNR-SID-{number:03}", f"{name}: the bytes of the items in words", f"RawCode {name}")
     def as_bytes(name: str = name, values: Sequence[int] = values, size: int = size) -> Content:
         data = little(values, size)
         s = recorded({"w": entry("raw", name, shape=[len(values)])})
@@ -280,7 +285,7 @@ for number, (name, values, size) in enumerate(
         return s.means({"w": patterned(name, [value % (1 << 8 * size) for value in values])})
 
 
-@case("NNR-SID-044", "float16 of four dimensions in words", "RawCode float16 shape")
+@case("NNR-SID-044", "float16: four dimensions, in words", "RawCode float16 shape")
 def shaped_words() -> Content:
     values = [0x3C00 + k for k in range(30)]
     s = recorded({"w": entry("raw", "float16", shape=[5, 1, 3, 2])})
@@ -313,12 +318,12 @@ for number, (name, items, size, offset) in enumerate(
 
 
 # ------------------------------------------------------------------------------------------------ GridCode
-STEP = np.float32(0.1)  # 0x3DCCCCCD, a number with a full mantissa
+STEP = np.float32(0.1)  # 0x3DCCCCCD, a number that uses the whole mantissa
 LEVELS = [[0, 1, -1, 127], [3, -128, 7, 100], [-3, 5, 0, 11]]
 
 
 def on_grid(name: str, levels: Any, scales: Any) -> Tensor:
-    """Levels times their scales, in float32 or float64, then rounded to the type."""
+    """Return levels times their scales, in float32 or float64, rounded to the type."""
     wide = "float64" if name == "float64" else "float32"
     patterns = []
     for index, level in np.ndenumerate(np.array(levels)):
@@ -347,7 +352,7 @@ for number, (name, scales, axis) in enumerate(
 
     @case(
         f"NNR-SID-{number:03}",
-        f"{name}: levels times {'one scale' if axis is None else 'scales along dimension ' + str(axis)}",
+        f"{name}: levels times {'one scale' if axis is None else f'scales along dimension {axis}'}",
         f"GridCode {name}{'' if axis is None else ' axis'}",
     )
     def grid(name: str = name, scales: Any = scales, axis: int | None = axis) -> Content:

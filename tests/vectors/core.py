@@ -1,4 +1,4 @@
-"""nnr_codec/conformance/core.zip: vectors for ``nnr_codec.selftest``, some of each group, with all coding tools."""
+"""nnr_codec/conformance/core.zip: vectors for ``nnr_codec.selftest``, from each group, with all coding tools."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .cases import CASES
 
 FILE = Path(__file__).resolve().parents[2] / "nnr_codec" / "conformance" / "core.zip"
 
-#: Ids without their beginning.
+#: Ids without the prefix ``NNR-``.
 IDS = (
-    # raw floats, an aggregate, indices into a reference list, levels by hand, an arithmetic code string in parts, masks
+    # raw floats, an aggregate, a reference list, annotated bits, an arithmetic code string in parts, masks
     "SYN-003",
     "SYN-006",
     "SYN-008",
     "SYN-015",
     "SYN-018",
     "SYN-034",
-    # remainders of every length, sets of each context with states, skipped rows
+    # remainders of every length, shift parameter ids of each context with states, skipped rows
     "CAB-006",
     "CAB-010",
     "CAB-014",
@@ -35,23 +35,23 @@ IDS = (
     "TEN-014",
     "TEN-030",
     "TEN-033",
-    # all parts of a block, and with G and H
+    # all parts of a block, with and without decomposition
     "BLK-007",
     "BLK-011",
-    # temporal and history contexts, residuals, a parent by its hash
+    # temporal and history contexts, residuals, a parent by hash
     "UPD-005",
     "UPD-008",
     "UPD-012",
     # a graph in the bitstream, and folded batch normalization
     "NEF-003",
     "NEF-014",
-    # bfloat16, and 64 bits
+    # bfloat16, 64-bit integers
     "SID-005",
     "SID-029",
-    # topologies of other formats, and the tool sets of 3GPP
+    # a topology of another format, the tools of 3GPP
     "TPL-005",
     "3GP-012",
-    # as the first edition's software wrote
+    # written like the first edition's software
     "ACC-003",
     # structure, references, numbers, payloads, side information
     "NEG-009",
@@ -65,12 +65,12 @@ IDS = (
 
 
 def cases() -> list[Case]:
-    """The cases, by id."""
+    """Return the cases, sorted by id."""
     return [CASES[f"NNR-{name}"] for name in sorted(IDS)]
 
 
 def archive(files: Callable[[Case], dict[str, bytes]]) -> bytes:
-    """A zip archive of them, of ``files`` each; the same bytes everywhere."""
+    """Return a reproducible zip archive of the ``files`` of each case."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as packed:
         for case in cases():

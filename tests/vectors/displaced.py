@@ -1,4 +1,4 @@
-"""NNR-SID-301 on: matrices that side information of version 2 makes of their displacements."""
+"""NNR-SID-301 on: matrices stored as displacements in side information of version 2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNIT = "w_displacement"
 
 
 def made(moved: Sequence[Sequence[Any]], corner: int, name: str = "float32") -> Tensor:
-    """The matrix with this displacement: each number plus the one above it to the left."""
+    """Return the matrix with this displacement: each number plus its upper left neighbor."""
     rows: list[list[Fraction]] = []
     for moved_row in moved:
         row = [Fraction(float(value)) for value in moved_row]
@@ -28,12 +28,12 @@ def made(moved: Sequence[Sequence[Any]], corner: int, name: str = "float32") -> 
 
 
 def displaced(tensors: Any, **more: Any) -> Recorded:
-    """A bitstream that begins with a record of version 2."""
+    """Return a bitstream that starts with a record of version 2."""
     return recorded(tensors, nnr_codec=2, parameters={"density": 2}, **more)
 
 
 def words(s: Recorded, moved: Any, name: str = UNIT) -> Recorded:
-    """The unit of a displacement."""
+    """Write the unit of a displacement."""
     array = np.array(moved, "<f4")
     s.words(name, array.tobytes(), array.shape)
     return s
@@ -43,14 +43,14 @@ MOVED = [[1, -2, 0.5, 3], [4, 0.25, -1, 0], [-0.5, 0, 2, 1]]
 
 for number, (corner, what) in enumerate([(0, "Toeplitz"), (1, "circulant"), (-1, "skew-circulant")], 301):
 
-    @case(f"NNR-SID-{number:03}", f"a matrix by its displacement, {what}", f"DisplacementCode corner={corner}")
+    @case(f"NNR-SID-{number:03}", f"displacement of a matrix, {what}", f"DisplacementCode corner={corner}")
     def matrix(corner: int = corner) -> Content:
         members = {"corner": corner} if corner else {}
         s = words(displaced({"w": entry("displacement", "float32", **members)}), MOVED)
         return s.means({"w": made(MOVED, corner)})
 
 
-@case("NNR-SID-304", "four dimensions, sums rounded to bfloat16, and a tensor tied to them", "DisplacementCode same_as")
+@case("NNR-SID-304", "four dimensions, sums rounded to bfloat16, and a tied tensor", "DisplacementCode same_as")
 def tied() -> Content:
     tensors = {"w": entry("displacement", "bfloat16"), "z": {"same_as": "w", "index": 2}}
     moved = np.array([[3, -1, 2, 7], [0.1, 5, 2**-9, -3]], "<f4")
@@ -59,9 +59,7 @@ def tied() -> Content:
     return s.means({"v": f4(1, -2), "w": w, "z": w})
 
 
-@case(
-    "NNR-SID-305", "a unit of another name and of another shape, sums rounded to float16", "DisplacementCode unit shape"
-)
+@case("NNR-SID-305", "a unit with a different name and shape, sums rounded to float16", "DisplacementCode unit shape")
 def other_unit() -> Content:
     s = displaced({"w": entry("displacement", "float16", unit="other", shape=[4, 1, 2])})
     moved = [[1, 2**-11], [2**-11, 3 * 2**-11], [0.1, 2**-12], [1000, -0.3]]
@@ -69,7 +67,7 @@ def other_unit() -> Content:
     return s.means({"w": made(np.array(moved, "<f4").tolist(), 0, "float16").reshape(4, 1, 2)})
 
 
-@case("NNR-SID-306", "displacements of one row, of one column, and of a vector", "DisplacementCode corner=-1")
+@case("NNR-SID-306", "displacements of a single row, a single column and a vector", "DisplacementCode corner=-1")
 def narrow() -> Content:
     shapes = {"column": [4, 1], "row": [1, 4], "vector": [4]}
     s = displaced({name: entry("displacement", "float64", corner=-1) for name in shapes})
@@ -81,12 +79,12 @@ def narrow() -> Content:
     return s.means({"column": column, "row": exact[None], "vector": column.reshape(4)})
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ rejected
 W = entry("displacement", "float32")
 
 
 def with_record(data: bytes) -> Callable[[], Recorded]:
-    """A bitstream with this record and a displacement."""
+    """Return a maker of a bitstream with this record and a displacement."""
 
     def make() -> Recorded:
         s = Recorded()
@@ -97,32 +95,32 @@ def with_record(data: bytes) -> Callable[[], Recorded]:
 
 
 def of_version_2(tensor: Any) -> bytes:
-    """The text of a record of one tensor."""
+    """Return the text of a record of one tensor."""
     return text({"w": tensor}, nnr_codec=2)
 
 
 for number, (title, data) in enumerate(
     [
-        ("a displacement in version 1", text({"w": W})),
-        ("version 2 without a displacement", text({"w": {"type": "float16"}}, nnr_codec=2)),
-        ("a corner of 2", of_version_2(entry("displacement", "float32", corner=2))),
-        ("a corner that is no integer", of_version_2(entry("displacement", "float32", corner="0"))),
-        ("a corner of true", of_version_2(entry("displacement", "float32", corner=True))),
-        ("the default corner written out", of_version_2(entry("displacement", "float32", corner=0))),
-        ("the default id of the unit written out", of_version_2(entry("displacement", "float32", unit=UNIT))),
+        ("a displacement in version 1 of the record", text({"w": W})),
+        ("version 2 of the record without a displacement", text({"w": {"type": "float16"}}, nnr_codec=2)),
+        ("corner 2", of_version_2(entry("displacement", "float32", corner=2))),
+        ("a corner that is not an integer", of_version_2(entry("displacement", "float32", corner="0"))),
+        ("corner true", of_version_2(entry("displacement", "float32", corner=True))),
+        ("the default value of corner is present", of_version_2(entry("displacement", "float32", corner=0))),
+        ("the default id of the unit is present", of_version_2(entry("displacement", "float32", unit=UNIT))),
         ("a displacement of integers", of_version_2(entry("displacement", "int32"))),
-        ("a displacement of a single number", of_version_2(entry("displacement", "float32", shape=[]))),
-        ("a unit that is the tensor itself", of_version_2(entry("displacement", "float32", unit="w"))),
+        ("a displacement of a scalar", of_version_2(entry("displacement", "float32", shape=[]))),
+        ("the id of the unit is the name of the tensor", of_version_2(entry("displacement", "float32", unit="w"))),
         (
             "two displacements in one unit",
             text({"v": entry("displacement", "float32", unit=UNIT), "w": W}, nnr_codec=2),
         ),
         (
-            "a displacement in the unit of another tensor's bits",
+            "a displacement in the unit of the bits of another tensor",
             text({"v": entry("float", "float32", pivot=5, bits=UNIT), "w": W}, nnr_codec=2),
         ),
         (
-            "tied to the unit of a displacement",
+            "a tensor tied to the unit of a displacement",
             text({"v": {"same_as": UNIT, "index": 0}, "w": W}, nnr_codec=2),
         ),
     ],
@@ -132,30 +130,30 @@ for number, (title, data) in enumerate(
 
 
 def unit_of(name: str, moved: Any = MOVED, **members: Any) -> Callable[[], Recorded]:
-    """A displacement, or what stands in its place."""
+    """Return a maker of a bitstream with the unit of a displacement."""
     return lambda: words(displaced({"w": entry("displacement", "float32", **members)}), moved, name)
 
 
 def of_integers() -> Recorded:
-    """Levels in the place of floats."""
+    """Levels instead of floats."""
     return displaced({"w": W}).levels(UNIT, [[1, 2], [3, 4]])
 
 
 def without_dimensions() -> Recorded:
-    """A unit of a single number."""
+    """A scalar unit."""
     return displaced({"w": W}).words(UNIT, f4(1).tobytes(), [])
 
 
 LARGE = [[3e38, 0], [0, 3e38]]
 for number, (title, error, unit, make) in enumerate(
     [
-        ("a unit of the tensor's own name", "ElementError", 3, unit_of("w")),
-        ("a displacement of integers in its unit", "ElementError", 3, of_integers),
-        ("a displacement with more numbers than the tensor", "ElementError", 3, unit_of(UNIT, shape=[3, 3])),
+        ("a unit with the name of the tensor", "ElementError", 3, unit_of("w")),
+        ("integers in the unit of a displacement", "ElementError", 3, of_integers),
+        ("a displacement with more items than the tensor", "ElementError", 3, unit_of(UNIT, shape=[3, 3])),
         ("a displacement without dimensions", "ElementError", 3, without_dimensions),
-        ("sums that float32 does not hold", "ElementError", 3, unit_of(UNIT, LARGE)),
+        ("sums outside the range of float32", "ElementError", 3, unit_of(UNIT, LARGE)),
         ("a displacement that is not finite", "ElementError", 3, unit_of(UNIT, [[np.inf, 0], [0, 0]])),
-        ("no unit of the displacement", "IncompleteError", None, lambda: displaced({"w": W}).plain("v")),
+        ("the unit of the displacement is missing", "IncompleteError", None, lambda: displaced({"w": W}).plain("v")),
     ],
     341,
 ):
@@ -163,7 +161,7 @@ for number, (title, error, unit, make) in enumerate(
 
 refused(
     351,
-    "additions beyond max_decomp_elements",
+    "more additions than max_decomp_elements",
     "limits",
     "LimitError",
     3,

@@ -1,4 +1,4 @@
-"""Tests of every vector, without a parameter for each: those take longer to collect than to run."""
+"""Tests that loop over all vectors: a parameter for each vector takes longer to collect than to run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nnr_codec.conformance.cases import Case, load_cases
 
 from .case import GROUPS
 
-#: Vectors that together reach nine tenths of the syntax. Each was chosen because it reaches most of what is not reached
-#: by those before it; test_vectors.py measures what they reach.
+#: Vectors that together reach nine tenths of the syntax, chosen greedily: each adds the most new elements.
+#: test_vectors.py measures the share.
 _FEW = {
     "NNR-3GP": "015 016 018",
     "NNR-ACC": "005 006 017 019 035 115 215",
@@ -67,12 +67,12 @@ def for_each(items: Mapping[str, Any], rest: str) -> Callable[[Callable[[Any], N
             for name, item in chunk.items():
                 try:
                     check(item)
-                except BaseException as error:  # that of pytest.fail is no Exception
+                except BaseException as error:  # the exception of pytest.fail is not an Exception
                     error.add_note(f"vector: {name}")
                     raise
 
         functools.update_wrapper(test, check)
-        del test.__wrapped__  # else pytest asks for the parameters of check
+        del test.__wrapped__  # otherwise pytest requests the parameters of check
         return pytest.mark.parametrize("chunk", parameters)(test)
 
     return decorate

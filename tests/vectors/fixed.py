@@ -1,4 +1,4 @@
-"""NNR-QNT-033 to 035: numbers of a fixed-point format, multiples of 2**-8 that 16 bits hold."""
+"""NNR-QNT-033 to 035: the fixed-point format Q7.8, multiples of 2**-8 in 16 bits."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .arithmetic import floats, look_up
 from .case import Content, valid
 from .stream import Stream
 
-#: The ends of Q7.8, -128 and 127.99609375, and what is around 0 and 1.
+#: Both ends of Q7.8 (-128 and 127.99609375), and numbers around 0 and 1.
 LEVELS = [-32768, -32767, -257, -256, -1, 0, 1, 127, 128, 255, 256, 32766, 32767]
 
 
 @valid(
     "NNR-QNT-033",
-    "the step 2^-8 of Q7.8, with the ends of its range, at all densities",
+    "step size 2^-8 of Q7.8, both ends of the range, all densities",
     "7.3.3 7.3.6",
     "NNR_PT_FLOAT qp_value mps_qp_density NNR_LPS",
 )
@@ -31,7 +31,7 @@ def ends() -> Content:
     return s.gives(values)
 
 
-@valid("NNR-QNT-034", "the step 2^-8 of Q7.8, in profile 0", "7.2 7.3.3", "general_profile_idc=0 NNR_PT_FLOAT")
+@valid("NNR-QNT-034", "step size 2^-8 of Q7.8, in profile 0", "7.2 7.3.3", "general_profile_idc=0 NNR_PT_FLOAT")
 def base_profile() -> Content:
     s = Stream().start(0)
     s.ndu(ndu("w", [13]), LEVELS, qp=-32)
@@ -40,7 +40,7 @@ def base_profile() -> Content:
 
 @valid(
     "NNR-QNT-035",
-    "the step 2^-8 of Q7.8, with a codebook of numbers from one end to the other",
+    "step size 2^-8 of Q7.8, with a codebook over the whole range",
     "6.4.3.7 7.3.6",
     "codebook_present_flag codebook_egk",
 )

@@ -1,7 +1,7 @@
 """NNR-NEF-028 on, NNR-ACC-601 on: folded batch normalization for each form of block in an NNEF or an ONNX graph.
 
-The bitstreams hold the weight, gamma and beta. Decoders recreate mean, variance and, where the block has one, the bias
-(8.2.1); they can do so only where they recognise the block. The dimension of the outputs is coded first (4.12).
+The bitstreams have the weight, gamma and beta. Decoders that recognize the block recreate mean, variance and, if the
+block has one, the bias (8.2.1). The dimension of the outputs is coded first (4.12).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Form:
-    """A topology in which a block with three outputs is recognised.
+    """A topology with a block that has three outputs.
 
-    ``weight`` is the shape of the weight and ``axis`` its dimension of the outputs; ``bias`` is the shape of the bias
-    that decoders recreate, ``other`` that of a tensor with a unit of its own.
+    ``weight`` is the shape of the weight and ``axis`` its output dimension. ``bias`` is the shape of the bias that
+    decoders recreate, ``other`` the shape of a tensor with a separate unit.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Form:
     epsilon: float = 0.001
 
     def content(self, format: str, vector: Shape) -> Content:
-        """The bitstream; ``vector`` is the declared shape of the tensors of the batch normalization."""
+        """Return the bitstream; ``vector`` is the declared shape of the batch normalization tensors."""
         s = start(self.topology) if format == "nnef" else onnx.start(self.topology)
         outer = [extent for place, extent in enumerate(self.weight) if place != self.axis]
         rec = block(s, LS | BI, FOLDED, [3, *outer], first_tensor_dimension_shift=self.axis)
@@ -58,12 +58,12 @@ class Form:
 
 
 def text(*lines: str, weight: str = FILTER, size: str = "[1, 2, 4, 4]", output: str = NORMALIZED) -> bytes:
-    """An NNEF graph of variables and lines that make ``features``, which are normalized."""
+    """Return an NNEF graph of variables and lines that compute ``features``, which are normalized."""
     return graph(weight, *NORMALIZATION, *lines, f"output = {output}", shape=size)
 
 
 def with_extension(name: str, document: bytes, fragments: str = "") -> bytes:
-    """An NNEF document that uses an extension."""
+    """Return an NNEF document that uses an extension."""
     return document.replace(b"\n\n", f"\nextension {name};\n\n{fragments}".encode(), 1)
 
 
@@ -90,7 +90,7 @@ NNEF = (
         bias=(1, 3),
     ),
     Form(
-        "a convolution in as many groups as channels, whose bias is the literal 0.0",
+        "a convolution with as many groups as channels, whose bias is the literal 0.0",
         text("features = conv(input, filter, 0.0, groups = 3)", weight=DEPTHWISE, size="[1, 3, 4, 4]"),
         (3, 1, 1, 2),
     ),
@@ -100,19 +100,19 @@ NNEF = (
         bias=(3,),
     ),
     Form(
-        "a convolution and the bias added to it, as first operand",
+        "a convolution and an added bias, which is the first operand",
         text(BIAS, "products = conv(input, filter)", "features = add(bias, products)"),
         bias=(1, 3),
     ),
     Form(
-        "a convolution with bias 0 and the bias added by an operator",
+        "a convolution with bias 0 and a bias added by an operator",
         with_extension(
             OPERATORS, text(variable("bias", 1, 3, 1, 1), "features = conv(input, filter, bias = 0.0) + bias")
         ),
         bias=(1, 3, 1, 1),
     ),
     Form(
-        "a convolution, multiplied by a variable before the bias is added",
+        "a convolution multiplied by a variable before a bias is added",
         text(
             BIAS,
             variable("other", 1, 3, 1, 1),
@@ -155,7 +155,7 @@ NNEF = (
         bias=(1, 3),
     ),
     Form(
-        "matmul and the bias added to it",
+        "matmul and an added bias",
         text(BIAS, "products = matmul(input, filter)", "features = add(products, bias)", weight=MATRIX, size=VECTOR),
         (4, 3),
         axis=1,
@@ -167,12 +167,12 @@ NNEF = (
         (3, 4),
     ),
     Form(
-        "matmul by a transposed matrix",
+        "matmul with a transposed matrix",
         text("matrix = transpose(filter, axes = [1, 0])", "features = matmul(input, matrix)", weight=ROWS, size=VECTOR),
         (3, 4),
     ),
     Form(
-        "a convolution by a transposed filter, the outputs are its last dimension",
+        "a convolution with a transposed filter, whose last dimension is the output",
         text(
             BIAS, "turned = transpose(filter, axes = [3, 2, 0, 1])", "features = conv(input, turned, bias)", weight=LAST
         ),
@@ -181,7 +181,7 @@ NNEF = (
         bias=(1, 3),
     ),
     Form(
-        "a batch normalization by names of its parameters in another order, with epsilon 0.0",
+        "a batch normalization with named parameters in a different order and epsilon 0.0",
         text(
             "features = conv(input, filter)",
             output="batch_normalization(features, scale = scale, offset = offset, epsilon = 0.0, "
@@ -200,7 +200,7 @@ NORM = ["features", "scale", "offset", "mean", "variance"]
 
 
 def proto(*nodes: bytes, weight: Shape, **others: Shape) -> bytes:
-    """An ONNX model of nodes that make ``features``, which are normalized."""
+    """Return an ONNX model of nodes that compute ``features``, which are normalized."""
     norm = node("BatchNormalization", NORM, ["y"], epsilon=0.5)
     shapes = {"filter": weight, **dict.fromkeys(NORM[1:], (3,)), **others}
     return model([*nodes, norm], [onnx.empty(name, *shape) for name, shape in shapes.items()])
@@ -209,7 +209,7 @@ def proto(*nodes: bytes, weight: Shape, **others: Shape) -> bytes:
 def onnx_form(
     title: str, *nodes: bytes, weight: Shape = (3, 2, 1, 2), axis: int = 0, bias: Shape | None = None
 ) -> Form:
-    """A form of an ONNX graph."""
+    """Return a form of an ONNX graph."""
     others = {"bias": bias} if bias else {}
     return Form(title, proto(*nodes, weight=weight, **others), weight, axis, bias, epsilon=0.5)
 
@@ -227,7 +227,7 @@ ONNX = (
     onnx_form("ConvTranspose", node("ConvTranspose", BIASED, ["features"]), weight=(2, 3, 1, 2), axis=1, bias=(3,)),
     onnx_form("Gemm with transB", node("Gemm", BIASED, ["features"], transB=1), weight=(3, 4), bias=(3,)),
     onnx_form(
-        "Gemm, Add",
+        "Gemm and Add",
         node("Gemm", UNBIASED, ["products"]),
         node("Add", ["products", "bias"], ["features"]),
         weight=(4, 3),
@@ -235,7 +235,7 @@ ONNX = (
         bias=(1, 3),
     ),
     onnx_form(
-        "Conv by a transposed filter, the outputs are its last dimension",
+        "Conv with a transposed filter, whose last dimension is the output",
         node("Transpose", ["filter"], ["turned"], perm=[3, 2, 0, 1]),
         node("Conv", ["x", "turned", "bias"], ["features"]),
         weight=(1, 2, 2, 3),
@@ -243,13 +243,13 @@ ONNX = (
         bias=(3,),
     ),
     onnx_form(
-        "Gemm by a transposed matrix",
+        "Gemm with a transposed matrix",
         node("Transpose", ["filter"], ["turned"]),
         node("Gemm", ["x", "turned"], ["features"]),
         weight=(3, 4),
     ),
     Form(
-        "a batch normalization without epsilon, which is 1e-05 in float32",
+        "a batch normalization with the default epsilon, 1e-05 in float32",
         model(
             [node("Conv", UNBIASED, ["features"]), node("BatchNormalization", NORM, ["y"])],
             [onnx.empty("filter", 3, 2, 1, 2), *(onnx.empty(name, 3) for name in NORM[1:])],

@@ -1,4 +1,4 @@
-"""NNR-NEG-900 on: what mutated bitstreams found wrong in this decoder; docs/explanation/fuzzing.md tells of each."""
+"""NNR-NEG-900 on: mutated bitstreams that revealed errors of this decoder (docs/explanation/fuzzing.md)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .stream import Stream
 
 
 def with_more(listed: bytes, *more: bytes) -> bytes:
-    """An aggregate of which units behind those that it lists are part as well."""
+    """Return an aggregate with units after the listed ones."""
     size = len(listed) + sum(map(len, more))
     return size.to_bytes(2, "big") + listed[2:] + b"".join(more)
 
 
-# The list was read beyond its end: IndexError (structure 1, 168481).
+# The decoder read past the end of the list: IndexError (structure 1, 168481).
 bad(
     "NNR-NEG-900",
-    "an aggregate that lists two units and holds four",
+    "an aggregate that lists two units and contains four",
     "6.4.3.8 6.4.4.8",
     "ElementError",
     2,
@@ -29,16 +29,16 @@ bad(
 
 
 def coded() -> bytes:
-    """A unit of two integers, of profile 1."""
+    """Return a unit of two integers of profile 1."""
     s = Stream().start()
     before = len(s.data)
     return s.ndu(ndu("w", [2], kind=NNR_PT_INT), [3, -4]).data[before:]
 
 
-# nnr verify decoded the tensor in the profile of the unit behind it: ValueError (bytes 3, 409361).
+# nnr verify decoded the tensor with the profile of the following unit: ValueError (bytes 3, 409361).
 bad(
     "NNR-NEG-901",
-    "an NNR_STR of profile 0 in an aggregate, behind a tensor of profile 1",
+    "an NNR_STR of profile 0 in an aggregate, after a tensor of profile 1",
     "6.2.3 7.1",
     "ElementError",
     4,
@@ -48,7 +48,7 @@ bad(
 )
 
 
-# Whoever feeds a StreamDecoder waited for ever, since an aggregate that ends in its header never arrives as a whole.
+# StreamDecoder waited forever for the rest of an aggregate that ends in its header.
 for number, unit, place in (
     (902, "000318", "before nnr_aggregate_unit_type"),
     (903, "00041800", "before entry_points_present_flag"),

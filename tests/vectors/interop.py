@@ -1,7 +1,7 @@
 """The case files in bitstream_vectors/interop.
 
-They say of the streams and arrays there what case.json says of the project's own vectors. The arrays are what another
-codec decodes; nothing is decoded here.
+They describe streams and arrays as case.json describes the project's own vectors. The arrays were decoded by another
+codec; this module decodes nothing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .case import Tensor, digest, units
 from .jsontext import to_json
 
 _SCALING = "_scaling"
-#: What a block has only with a bit of compressed_parameter_types.
+#: Parts that a block has only if a bit of compressed_parameter_types is set.
 ABSENT = {DC: ("g", "h"), LS: ("ls",), BN: ("beta", "gamma", "mean", "var"), BI: ("bias",)}
 
 
 def case_files() -> Iterator[tuple[Path, bytes]]:
-    """Where each case file stands, and what is in it: one file for each stream or sequence of streams."""
+    """Yield path and content of each case file, one for each stream or sequence of streams."""
     for _, sequence in groupby(ALL, lambda stream: stream.before[0] if stream.before else stream.path):
         yield _case(list(sequence))
 
@@ -51,7 +51,7 @@ def _case(sequence: list[Stream]) -> tuple[Path, bytes]:
     update: dict[str, Tensor] = {}
     for stream in sequence:
         rec = {name: _typed(values) for name, values in stream.values.items()}
-        # 7.3.3: with nnr_pre_flag the rounds are residuals of the update before.
+        # 7.3.3: with nnr_pre_flag, the rounds are residuals of the previous update.
         update = {name: values + update[name] if name in update else values for name, values in rec.items()}
         streams.append(_described(stream, update if residuals else _scaled(rec), rec))
     facts = {
@@ -71,7 +71,7 @@ def _case(sequence: list[Stream]) -> tuple[Path, bytes]:
 
 
 def _listed(path: Path) -> tuple[str, str]:
-    """Encoder and options of a stream in MANIFEST.txt."""
+    """Return encoder and options of a stream, from MANIFEST.txt."""
     for line in (path.parent / "MANIFEST.txt").read_text("utf-8").splitlines():
         name, _, rest = line.partition(" ")
         if name == path.stem:
@@ -81,14 +81,14 @@ def _listed(path: Path) -> tuple[str, str]:
 
 
 def _typed(values: Tensor) -> Tensor:
-    """Of the type that the header asks for, int32 or float32; parameters of a codebook are given as float64."""
+    """Return the values as int32 or float32, the type in the header; the arrays have codebook parameters as float64."""
     typed = values.astype(np.int32 if values.dtype.kind == "i" else np.float32)
     np.testing.assert_array_equal(typed, values)
     return typed
 
 
 def _scaled(rec: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors after local scaling of each row of a weight (8.3.9)."""
+    """Return the tensors after local scaling of each row of a weight (8.3.9)."""
     tensors = {name: values for name, values in rec.items() if not name.endswith(_SCALING)}
     for name in rec.keys() - tensors.keys():
         weight = tensors[name.removesuffix(_SCALING)]
@@ -114,7 +114,7 @@ def _described(stream: Stream, tensors: dict[str, Tensor], rec: dict[str, Tensor
 
 
 def _levels(stream: Stream) -> Iterator[dict[str, Any]]:
-    """Facts about each QuantParam, in the order of coding; their names are read from the headers."""
+    """Yield the entry of each QuantParam in coding order; the names are from the headers."""
     levels = stream.levels
     for unit in nnr.units(stream.data):
         header = unit.header.detail

@@ -1,4 +1,4 @@
-"""Case files as text: JSON with as much in a line as one wants to see in a diff."""
+"""JSON text of case files, with lines that suit diffs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def to_json(value: Any, level: int = 0) -> str:
-    """Objects, and arrays of objects or texts, one entry a line down to the third level; the rest in one line."""
+    """Return JSON: objects and arrays of objects or texts have one entry per line down to the third level."""
     nested = isinstance(value, dict) or (
         isinstance(value, (list, tuple)) and value and isinstance(value[0], (dict, str))
     )

@@ -1,6 +1,6 @@
-"""Writes all vectors: ``python -m tests.vectors.make [FOLDER]``; the folder is bitstream_vectors if none is given.
+"""Writer of all vectors: ``python -m tests.vectors.make [FOLDER]``; the default folder is bitstream_vectors.
 
-The core set in the package is written, too.
+It also writes the core set in the package.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .jsontext import to_json
 
 ROOT = Path(__file__).resolve().parents[2] / "bitstream_vectors"
 
-#: Tensors of up to this many finite values stand in case.json, others in expected.npz.
+#: Maximum number of values of a tensor in case.json, if all are finite; other tensors are in expected.npz.
 INLINE = 64
 
 
 def files(case: Case, *, values: bool = True) -> dict[str, bytes]:
-    """The files of one case by name; without ``values``, tensors have a digest alone."""
+    """Return the files of one case by name; without ``values``, tensors have only a digest."""
     contents = case.contents()
     names = [*(f"input{k}.nnr" for k in range(len(contents) - 1)), "stream.nnr"]
     made: dict[str, bytes] = {}
@@ -73,7 +73,7 @@ def _file(name: str, data: bytes) -> dict[str, Any]:
 
 
 def _profile(data: bytes) -> int | None:
-    """general_profile_idc of a whole start unit, else None."""
+    """Return general_profile_idc of a complete start unit, else None."""
     found = units(data)
     return data[found[0][1] + found[0][2] - 1] if found and found[0][0] == "STR" else None
 
@@ -90,7 +90,7 @@ def _described(name: str, content: Content, arrays: dict[str, Tensor] | None) ->
         known = {tensor["name"]: tensor["sha256"] for tensor in expected["tensors"]}
         if content.raw is not None and {name: digest(tensor) for name, tensor in content.raw.items()} != known:
             expected["raw"] = _tensors(content.raw, arrays, known.values())
-    elif content.raw is not None:  # refused for the sake of an extension
+    elif content.raw is not None:  # invalid only for decoders that support the extension
         expected["raw"] = _tensors(content.raw, arrays)
     for key, text in (("topology", content.topology), ("quantization", content.quantization)):
         if text is not None:
@@ -103,7 +103,7 @@ def _described(name: str, content: Content, arrays: dict[str, Tensor] | None) ->
 
 
 def _levels(content: Content) -> list[dict[str, Any]]:
-    """Facts about each QuantParam; ValueError where those of a payload are not known."""
+    """Return the entry of each QuantParam; ValueError if those of a payload are missing."""
     return [
         {"unit": unit, "shape": tensor.shape, "sha256": digest(tensor)}
         for unit, tensors in zip(coded_units(content.data), content.quant_params, strict=True)
@@ -114,7 +114,7 @@ def _levels(content: Content) -> list[dict[str, Any]]:
 def _tensors(
     tensors: Mapping[str, Tensor], arrays: dict[str, Tensor] | None, known: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """Facts about each tensor, with its values unless they are among the ``known`` digests."""
+    """Return the entry of each tensor, with its values unless its digest is in ``known``."""
     listed = []
     for name, tensor in tensors.items():
         facts: dict[str, Any] = {
@@ -135,12 +135,12 @@ def _tensors(
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    with np.errstate(invalid="ignore"):  # as not-a-numbers of ml_dtypes are
+    with np.errstate(invalid="ignore"):  # NaNs of ml_dtypes warn
         return bool(np.isfinite(tensor).all())
 
 
 def _plain(values: Any) -> Any:
-    """Whole numbers without a fraction, all but minus zero."""
+    """Convert whole numbers to int, except minus zero."""
     if isinstance(values, list):
         return [_plain(value) for value in values]
     whole = float(values).is_integer() and abs(values) < 1e9 and str(values) != "-0.0"
@@ -148,7 +148,7 @@ def _plain(values: Any) -> Any:
 
 
 def _npz(arrays: Mapping[str, Tensor]) -> bytes:
-    """As numpy.savez writes, and the same bytes everywhere."""
+    """Return a reproducible archive in the format of numpy.savez."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, tensor in arrays.items():
@@ -161,7 +161,7 @@ def _npz(arrays: Mapping[str, Tensor]) -> bytes:
 
 
 def write(folder: Path) -> None:
-    """Write all that is not there yet, take away what is no more of these groups; then schema and manifest."""
+    """Write new and changed files, delete obsolete files of the groups, then write schema and manifest."""
     made = {folder / case.folder / name: data for case in CASES.values() for name, data in files(case).items()}
     for group in GROUPS.values():
         for path in sorted((folder / group).rglob("*"), reverse=True):

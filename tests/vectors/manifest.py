@@ -1,4 +1,4 @@
-"""bitstream_vectors/manifest.json: what belongs to the suite, and the digest of every file."""
+"""bitstream_vectors/manifest.json: groups of the suite, and the digest of every file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 FILE = "manifest.json"
 
-#: Of the suite; raised with each release in which a case is another one, or there are more or less of them.
+#: Revision of the suite; increases with each release that changes, adds or removes a case.
 REVISION = 1
 
 
 def manifest(root: Path) -> bytes:
-    """The text of the manifest of what is in ``root``."""
+    """Return the text of the manifest of ``root``."""
     digests = {
         path.relative_to(root): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
@@ -45,19 +45,19 @@ def manifest(root: Path) -> bytes:
 
 
 def _digest(digests: dict[Path, str]) -> str:
-    """Of the suite: of lines as ``sha256sum`` writes them, sorted by path."""
+    """Return the digest of the suite: SHA-256 of the ``sha256sum`` lines, sorted by path."""
     lines = sorted((path.as_posix(), sha256) for path, sha256 in digests.items())
     return hashlib.sha256("".join(f"{sha256}  {path}\n" for path, sha256 in lines).encode()).hexdigest()
 
 
 def _counts(folder: Path) -> dict[str, int]:
-    """Cases of each result."""
+    """Return the number of cases for each result."""
     results = Counter(json.loads(path.read_text("utf-8"))["result"] for path in folder.rglob("*case.json"))
     return {result: results[result] for result in ("valid", "invalid", "acceptable") if results[result]}
 
 
 def _text(facts: dict[str, Any]) -> bytes:
-    """A folder of files in one line."""
+    """Return JSON with one line for each folder of files."""
     lines = json.dumps(facts | {"groups": None}, indent=1).split("\n")
     del lines[-2:]
     groups = []

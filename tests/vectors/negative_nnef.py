@@ -1,4 +1,4 @@
-"""NNR-NEG-184 on, NNR-ACC-020 on: NNEF graphs that are not as Annex A has them, or do not fit the tensors."""
+"""NNR-NEG-184 on, NNR-ACC-020 on: NNEF graphs that violate Annex A or contradict the tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPES = {"fc/weight": (4, 3), "filter": (3, 2, 1, 2)}
 def bitstream(
     *units: str, text: bytes = GRAPH, storage: int = NNR_TPL_NNEF, carried: int = 1
 ) -> tuple[Stream, dict[str, Tensor]]:
-    """These units in this order, those with other names than here being tensors, which come with it."""
+    """Return a stream with units in this order, and its tensors; names without a unit type are tensors."""
     s, tensors = Stream(), dict[str, Tensor]()
     s.str_()
     s.parameters(topology_carriage_flag=carried)
@@ -41,9 +41,9 @@ def bitstream(
     return s, tensors
 
 
-# ------------------------------------------------------------------------------------------------ what may be decoded
-# That a list comes next is not said with "shall": a warning.
-@acceptable("NNR-ACC-020", "a reference list that comes before the topology", "A.4", "NNR_TPL_NNEF NNR_TPL_REFLIST")
+# ------------------------------------------------------------------------------------------------ acceptable
+# The standard states the order without "shall", so a violation is a warning.
+@acceptable("NNR-ACC-020", "a reference list before the topology", "A.4", "NNR_TPL_NNEF NNR_TPL_REFLIST")
 def list_before_topology() -> Content:
     s, tensors = bitstream("list", "topology", *TENSORS)
     return s.gives(tensors, topology=GRAPH)
@@ -63,7 +63,7 @@ def late_quantization() -> Content:
 
 @acceptable(
     "NNR-ACC-022",
-    "a tensor that is no variable of the graph",
+    "a tensor that is not a variable of the graph",
     "A.4",
     "NNR_TPL_NNEF topology_elem_id",
     requirements="nnef-names",
@@ -74,7 +74,7 @@ def stranger() -> Content:
 
 
 @acceptable(
-    "NNR-ACC-023", "a graph that is not UTF-8, in a comment", "A.4", "NNR_TPL_NNEF UTF-8", requirements="nnef-string"
+    "NNR-ACC-023", "a graph with a comment that is not UTF-8", "A.4", "NNR_TPL_NNEF UTF-8", requirements="nnef-string"
 )
 def not_utf8() -> Content:
     text = b"# gr\xf6\xdfe\n" + GRAPH
@@ -84,14 +84,15 @@ def not_utf8() -> Content:
 
 @acceptable(
     "NNR-ACC-024",
-    "a graph whose format is said to be unrecognized",
+    "a graph with topology_storage_format NNR_TPL_UNREC",
     "A.2 A.4",
     "NNR_TPL_UNREC",
     requirements="nnef-topology-format",
 )
 def unrecognized() -> Content:
     s, tensors = bitstream("topology", *TENSORS, storage=0)
-    return s.gives(tensors, topology=GRAPH + b"\0", topology_format="")  # whose end nobody knows
+    # The zero is data, because an unrecognized format has no terminating zero.
+    return s.gives(tensors, topology=GRAPH + b"\0", topology_format="")
 
 
 @acceptable(
@@ -114,10 +115,10 @@ def list_after_another() -> Content:
     return s.gives(tensors, topology=GRAPH)
 
 
-# What a graph declares is asked for in A.1 alone, by way of NNEF's own chapter 6.
+# Only A.1 requires the declared shapes, by reference to chapter 6 of NNEF.
 @acceptable(
     "NNR-ACC-027",
-    "a bias of other size than its variable keeps its own shape",
+    "a bias keeps its shape if its size differs from its variable",
     "7.3.5 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK compressed_parameter_types=8",
     requirements="nnef-shapes",
@@ -129,11 +130,11 @@ def other_bias() -> Content:
     return s.gives({"filter": rec["weight"], "bias": rec["bias"]}, topology=text)
 
 
-# ------------------------------------------------------------------------------------------------ what cannot
+# ------------------------------------------------------------------------------------------------ invalid
 def bad(
     id_: str, title: str, clauses: str, features: str, error: str, unit: int | None, **fields: Any
 ) -> Callable[[Callable[[], Stream]], None]:
-    """Register a bitstream that is refused."""
+    """Register a bitstream that decoders must reject."""
 
     def register(make: Callable[[], Stream]) -> None:
         invalid(id_, title, clauses, features, error, unit, **fields)(lambda: make().refused())
@@ -142,7 +143,7 @@ def bad(
 
 
 def left_out(s: Stream, name: str = "fc/weight", dims: Sequence[int] = (4, 3)) -> Stream:
-    """Add a tensor whose dimensions are left out."""
+    """Add a tensor without dimensions."""
     s.session.topology_dimensions = {name: dims}
     s.ndu(ndu(name, None), np.ones(dims, np.int32))
     return s
@@ -153,7 +154,7 @@ MISSING = "MissingReferenceError"
 
 @bad(
     "NNR-NEG-184",
-    "dimensions of what is no variable of the graph",
+    "omitted dimensions of a tensor that is not a variable of the graph",
     "6.4.3.7",
     "tensor_dimensions_flag=0",
     MISSING,
@@ -166,7 +167,7 @@ def no_variable() -> Stream:
 
 @bad(
     "NNR-NEG-185",
-    "dimensions of a graph that cannot be read",
+    "omitted dimensions from a graph that cannot be parsed",
     "6.4.3.7",
     "tensor_dimensions_flag=0",
     MISSING,
@@ -179,7 +180,7 @@ def unread() -> Stream:
 
 @bad(
     "NNR-NEG-186",
-    "dimensions of a graph that comes later",
+    "omitted dimensions from a graph that follows the tensor",
     "6.4.3.7 A.4",
     "tensor_dimensions_flag=0",
     MISSING,
@@ -193,7 +194,7 @@ def too_late() -> Stream:
 
 @bad(
     "NNR-NEG-187",
-    "dimensions of a graph that multiply to 2^80",
+    "omitted dimensions from a graph with the product 2^80",
     "6.4.3.7",
     "tensor_dimensions_flag=0",
     "LimitError",
@@ -208,7 +209,7 @@ def huge() -> Stream:
 
 @bad(
     "NNR-NEG-188",
-    "a variable of the graph is missing",
+    "the tensor of a variable is missing",
     "7.1 A.4",
     "NNR_TPL_NNEF",
     "IncompleteError",
@@ -221,7 +222,7 @@ def incomplete() -> Stream:
 
 @bad(
     "NNR-NEG-189",
-    "a variable of the graph kept apart is missing",
+    "the tensor of a variable of a separately stored graph is missing",
     "7.1",
     "topology_carriage_flag=0",
     "IncompleteError",
@@ -234,7 +235,7 @@ def incomplete_apart() -> Stream:
 
 
 def folded_and(*more: str, first: bool = False) -> Stream:
-    """A folded batch normalization with some of its tensors besides."""
+    """Return a folded batch normalization, and separate units for some of its tensors."""
     s = bitstream("topology", *(more if first else ()), text=BIASLESS)[0]
     block(s, LS | BI, FOLDED, [3, 2, 1, 2])
     for name in () if first else more:
@@ -244,7 +245,7 @@ def folded_and(*more: str, first: bool = False) -> Stream:
 
 @bad(
     "NNR-NEG-190",
-    "a mean that was recreated is coded again",
+    "a unit for a mean that is already recreated",
     "6.2.3 8.2.1",
     "batchnorm_folding",
     "ElementError",
@@ -257,7 +258,7 @@ def coded_again() -> Stream:
 
 @bad(
     "NNR-NEG-191",
-    "a variance that was coded is recreated",
+    "folded batch normalization after a unit for its variance",
     "6.2.3 8.2.1",
     "batchnorm_folding",
     "ElementError",
@@ -270,7 +271,7 @@ def recreated_again() -> Stream:
 
 @bad(
     "NNR-NEG-908",
-    "a block with a folded batch normalization whose weight has an empty id",
+    "folded batch normalization, with an empty id for the weight",
     "8.2.1 6.4.3.7 7.1",
     "NNR_PT_BLOCK batchnorm_folding",
     "IncompleteError",
@@ -285,7 +286,7 @@ def folded_without_weight() -> Stream:
 
 @bad(
     "NNR-NEG-192",
-    "the graph kept apart declares other shapes",
+    "the separately stored graph declares different shapes",
     "6.4.4.3 7.1",
     "topology_carriage_flag=0",
     "FormatError",
@@ -299,7 +300,7 @@ def other_shapes() -> Stream:
 
 @bad(
     "NNR-NEG-193",
-    "the graph kept apart does not have the name of a tensor",
+    "the separately stored graph lacks the name of a tensor",
     "6.4.4.3 7.1 A.4",
     "topology_carriage_flag=0",
     "FormatError",

@@ -1,4 +1,4 @@
-"""NNR-NEG-090 on: payloads that no encoder writes, and values that do not fit."""
+"""NNR-NEG-090 on: payloads that no encoder writes, and values outside the range of their type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .stream import Stream
 
 # ------------------------------------------------------------------------------------------------ entry points
 def wrong_entry_point(id_: str, title: str, element: str, change: Callable[[Any], None]) -> None:
-    """Register a tensor of three rows of blocks whose header says something else of an entry point than the payload."""
+    """Register a tensor of three rows of blocks whose header contradicts the payload in an entry point."""
 
     features = f"scan_order=1 dq_flag {element}"
 
@@ -44,22 +44,22 @@ def shift_state(header: Any) -> None:
 
 def shift_first(header: Any) -> None:
     header.bit_offset_delta1 += 1
-    header.bit_offset_delta2 = [header.bit_offset_delta2[0] - 2]  # the second is where it was
+    header.bit_offset_delta2 = [header.bit_offset_delta2[0] - 2]  # the second entry point is unchanged
 
 
 def shift_second(header: Any) -> None:
     header.bit_offset_delta2 = [-(2**30)]
 
 
-wrong_entry_point("NNR-NEG-180", "an entry point with another IvlOffset", "cabac_offset_list", shift_offset)
-wrong_entry_point("NNR-NEG-181", "an entry point with another stateId", "dq_state_list", shift_state)
-wrong_entry_point("NNR-NEG-182", "an entry point one bit later", "bit_offset_delta1", shift_first)
-wrong_entry_point("NNR-NEG-183", "an entry point before its tensor", "bit_offset_delta2", shift_second)
+wrong_entry_point("NNR-NEG-180", "an entry point with a wrong IvlOffset", "cabac_offset_list", shift_offset)
+wrong_entry_point("NNR-NEG-181", "an entry point with a wrong stateId", "dq_state_list", shift_state)
+wrong_entry_point("NNR-NEG-182", "an entry point one bit too late", "bit_offset_delta1", shift_first)
+wrong_entry_point("NNR-NEG-183", "an entry point before the start of its tensor", "bit_offset_delta2", shift_second)
 
 
-# ------------------------------------------------------------------------------------------------ the end of a payload
+# ------------------------------------------------------------------------------------------------ end of a payload
 def by_hand(id_: str, title: str, clauses: str, features: str, requirements: str, *bits: str) -> None:
-    """Register bits whose payload is refused."""
+    """Register bits with a payload that decoders must reject."""
     bad(
         id_,
         title,
@@ -76,7 +76,7 @@ def by_hand(id_: str, title: str, clauses: str, features: str, requirements: str
 def qp_payload(
     id_: str, title: str, payload: bytes, clauses: str = "10.2.1.2 10.3.4.3.5", *, requirements: str
 ) -> None:
-    """Register a tensor whose payload is a qp_value of 8 bypass bins (NNR-SYN-010), damaged."""
+    """Register a tensor with a damaged payload: a qp_value of 8 bypass bins (NNR-SYN-010)."""
     bits = (*STR1, *mps(2), *one_entry(11 + len(payload), 5, 3), *([f"0x{payload.hex()} payload"] if payload else []))
     by_hand(id_, title, clauses, "hand terminate_cabac()", requirements, *bits)
 
@@ -90,15 +90,15 @@ qp_payload(
     padded(bypass(-38, 8) << 1 | 1, 18),
     requirements="nesting-zero-bit",
 )
-qp_payload("NNR-NEG-094", "a byte after the payload", GOOD + b"\0", requirements="unit-size")
-qp_payload("NNR-NEG-095", "the last byte is missing", GOOD[:-1], requirements="payload-complete")
-qp_payload("NNR-NEG-096", "no byte at all", b"", "10.3.2.4", requirements="payload-complete")
+qp_payload("NNR-NEG-094", "an extra byte after the payload", GOOD + b"\0", requirements="unit-size")
+qp_payload("NNR-NEG-095", "the last byte of the payload is missing", GOOD[:-1], requirements="payload-complete")
+qp_payload("NNR-NEG-096", "an empty payload", b"", "10.3.2.4", requirements="payload-complete")
 qp_payload("NNR-NEG-097", "IvlOffset starts as 510", b"\xff\x00\x00", "10.3.2.4", requirements="interval-offset")
 qp_payload("NNR-NEG-098", "IvlOffset starts as 511", b"\xff\xff\xff", "10.3.2.4", requirements="interval-offset")
 
 
 def cut(id_: str, title: str, *, keep: int | None = None, more: bytes = b"", requirements: str) -> None:
-    """Register a tensor of integers with a part of its payload."""
+    """Register a tensor of integers with ``keep`` bytes of its payload, then ``more``."""
 
     @invalid(id_, title, "10.2.1.2 10.3.4.3", "NNR_PT_INT", "PayloadError", 2, requirements=requirements)
     def make() -> Content:
@@ -109,14 +109,20 @@ def cut(id_: str, title: str, *, keep: int | None = None, more: bytes = b"", req
         return s.refused()
 
 
-cut("NNR-NEG-099", "half of the levels", keep=30, requirements="payload-complete")
-cut("NNR-NEG-100", "half of the levels, then zeros", keep=30, more=bytes(40), requirements="terminating-bit")
-cut("NNR-NEG-102", "a byte after the levels", more=b"\x80", requirements="unit-size")
+cut("NNR-NEG-099", "the payload is truncated after half of the levels", keep=30, requirements="payload-complete")
+cut(
+    "NNR-NEG-100",
+    "the payload is truncated after half of the levels, then filled with zeros",
+    keep=30,
+    more=bytes(40),
+    requirements="terminating-bit",
+)
+cut("NNR-NEG-102", "an extra byte after the levels", more=b"\x80", requirements="unit-size")
 
 
 # ------------------------------------------------------------------------------------------------ integers too large
 def by_bins(id_: str, title: str, clauses: str, *bins: str, ids: int = 39, dq: int = 0) -> None:
-    """Register one integer of bins that no encoder writes, with a unary part of 1."""
+    """Register one integer with bins that no encoder writes and a unary part of length 1."""
     payload = interval("shift_idx_minus_1_present_flag:" + ids * "0", *bins)
     lines = list(integers(10 + len(payload), 1))
     lines[lines.index("0 dq_flag")] = f"{dq} dq_flag"
@@ -160,7 +166,7 @@ def tensor(
     requirements: str,
     **header: Any,
 ) -> None:
-    """Register a vector of levels whose values do not fit."""
+    """Register a vector of levels whose values are outside the range of the type."""
 
     @invalid(id_, title, clauses, features, error, 2, requirements=requirements)
     def make() -> Content:
@@ -172,7 +178,7 @@ def tensor(
 for number, (fmt, depth) in enumerate([(2, 2), (3, 3), (4, 4), (5, 8), (6, 16)], 107):
     tensor(
         f"NNR-NEG-{number:03}",
-        f"an integer that {depth} bits do not hold",
+        f"an integer that does not fit in {depth} bits",
         "7.2 7.3.2",
         "PayloadError",
         [0, 2 ** (depth - 1) if depth % 2 else -(2 ** (depth - 1)) - 1],
@@ -186,7 +192,7 @@ for number, (fmt, depth) in enumerate([(2, 2), (3, 3), (4, 4), (5, 8), (6, 16)],
 BOOK = {"codebook_present_flag": 1, "codebook": codebook([-9, -3, 0, 4, 8], 2)}
 tensor(
     "NNR-NEG-112",
-    "an index beyond the codebook, profile 0",
+    "an index outside the codebook, profile 0",
     "7.3.6",
     "PayloadError",
     [0, 3],
@@ -197,7 +203,7 @@ tensor(
 )
 tensor(
     "NNR-NEG-114",
-    "an index that dependent quantization moves out of the codebook",
+    "an index outside the codebook after dependent quantization",
     "7.3.6",
     "PayloadError",
     [2, 2],
@@ -209,11 +215,11 @@ tensor(
 
 # ------------------------------------------------------------------------------------------------ floats
 FLOAT = {"clauses": "7.3.3 7.3.6", "error": "ElementError", "features": "stepSize"} | {"requirements": "float-range"}
-tensor("NNR-NEG-115", "a step below 2^-126 for float32", levels=[1], parameter=-505, **FLOAT)
-tensor("NNR-NEG-116", "a step beyond float32", levels=[1], parameter=512, **FLOAT)
+tensor("NNR-NEG-115", "a step size below 2^-126 for float32", levels=[1], parameter=-505, **FLOAT)
+tensor("NNR-NEG-116", "a step size above the range of float32", levels=[1], parameter=512, **FLOAT)
 tensor(
     "NNR-NEG-117",
-    "a step beyond float64",
+    "a step size above the range of float64",
     levels=[1],
     parameter=4095,
     qp=1,
@@ -222,17 +228,17 @@ tensor(
 )
 tensor(
     "NNR-NEG-119",
-    "a step below 2^-14 for float16",
+    "a step size below 2^-14 for float16",
     levels=[1],
     qp=-57,
     data_format=8,
     **FLOAT,
 )
-tensor("NNR-NEG-120", "a step beyond float16", levels=[0], qp=64, data_format=8, **FLOAT)
-tensor("NNR-NEG-121", "a value beyond float32", levels=[0, -2], parameter=508, **FLOAT)
+tensor("NNR-NEG-120", "a step size above the range of float16", levels=[0], qp=64, data_format=8, **FLOAT)
+tensor("NNR-NEG-121", "a value outside the range of float32", levels=[0, -2], parameter=508, **FLOAT)
 tensor(
     "NNR-NEG-122",
-    "a value beyond float16",
+    "a value outside the range of float16",
     levels=[0, 65504 // 32 + 1],
     qp=20,
     data_format=8,
@@ -242,7 +248,7 @@ tensor(
 
 @invalid(
     "NNR-NEG-123",
-    "local scaling takes a weight beyond float32",
+    "local scaling moves a weight outside the range of float32",
     "7.3.5 8.3.9",
     "NNR_PT_BLOCK NNR_CPT_LS",
     "ElementError",
@@ -258,7 +264,7 @@ def scaled() -> Content:
 
 # ------------------------------------------------------------------------------------------------ raw
 def raw(id_: str, title: str, payload: bytes, error: str = "PayloadError", *, requirements: str, **header: Any) -> None:
-    """Register two raw parameters that are refused."""
+    """Register two raw parameters that decoders must reject."""
 
     @invalid(id_, title, "6.3.4.7 7.3.4", "NNR_PT_RAW_FLOAT", error, 2, requirements=requirements)
     def make() -> Content:
@@ -267,11 +273,11 @@ def raw(id_: str, title: str, payload: bytes, error: str = "PayloadError", *, re
         return s.refused()
 
 
-raw("NNR-NEG-124", "7 bytes of two raw parameters", bytes(7), requirements="raw-size")
-raw("NNR-NEG-125", "12 bytes of two raw parameters", bytes(12), requirements="raw-size")
+raw("NNR-NEG-124", "7 bytes for two raw parameters", bytes(7), requirements="raw-size")
+raw("NNR-NEG-125", "12 bytes for two raw parameters", bytes(12), requirements="raw-size")
 raw(
     "NNR-NEG-127",
-    "a raw parameter beyond float16",
+    "a raw parameter outside the range of float16",
     np.array([0, 65520], "<f4").tobytes(),
     "ElementError",
     data_format=8,
@@ -283,7 +289,7 @@ raw(
 def residual(
     kind: int, shapes: Sequence[list[int]], levels: Sequence[Any], parameter: int = 0, **header: Any
 ) -> list[Content]:
-    """An update and the residual of the next one."""
+    """Return an update and the residual of the next update."""
     made = []
     for depth, (shape, values) in enumerate(zip(shapes, levels, strict=True), 1):
         s = Stream()
@@ -299,7 +305,7 @@ def residual(
 
 @invalid(
     "NNR-NEG-128",
-    "an integer update that 32 bits do not hold",
+    "the sum of integer updates does not fit in 32 bits",
     "7.3.2 9.2.4",
     "nnr_pre_flag",
     "PayloadError",
@@ -312,7 +318,7 @@ def integer_sum() -> list[Content]:
 
 @invalid(
     "NNR-NEG-129",
-    "a float update beyond float32",
+    "the sum of float updates is outside the range of float32",
     "7.3.3 9.2.4",
     "nnr_pre_flag",
     "ElementError",
@@ -325,7 +331,7 @@ def float_sum() -> list[Content]:
 
 @invalid(
     "NNR-NEG-130",
-    "a residual of another shape than its update",
+    "a residual with a different shape than its update",
     "7.3.3 9.2.4",
     "nnr_pre_flag",
     "MissingReferenceError",
@@ -338,7 +344,7 @@ def other_shape() -> list[Content]:
 
 @invalid(
     "NNR-NEG-131",
-    "an integer update that its 4 bits do not hold",
+    "the sum of integer updates does not fit in its 4 bits",
     "7.2 7.3.2 9.2.4",
     "nnr_pre_flag",
     "PayloadError",

@@ -1,4 +1,4 @@
-"""NNR-ACC-231 on, NNR-NEG-401 on: requirements that no other vector breaks, one by one (docs/reference/coverage.md)."""
+"""NNR-ACC-231 on, NNR-NEG-401 on: violations of a single requirement each (docs/reference/coverage.md)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUANT = b'"w": linear_quantize(min = 0.0, max = 1.0, bits = 8);\n'
 
 
 def with_graph(**flags: int) -> Stream:
-    """NNR_STR, NNR_MPS and the graph."""
+    """Return a stream with NNR_STR, NNR_MPS and the graph."""
     s = Stream()
     s.str_()
     s.parameters(topology_carriage_flag=1, **flags).topology(GRAPH + b"\0")
@@ -35,7 +35,7 @@ def with_graph(**flags: int) -> Stream:
 # ------------------------------------------------------------------------------------------------ self-containment
 @acceptable(
     "NNR-ACC-231",
-    "a self-contained layer whose tensor has its dimensions from elsewhere",
+    "a self-contained layer with a tensor whose dimensions come from outside the layer",
     "6.4.3.4",
     "lps_self_contained_flag",
     requirements="lps-self-contained",
@@ -49,7 +49,7 @@ def layer() -> Content:
 
 @acceptable(
     "NNR-ACC-232",
-    "a self-contained aggregate whose tensors have indices in a list outside of it",
+    "a self-contained aggregate with tensor indices in a reference list outside the aggregate",
     "6.4.3.8",
     "NNR_AGG_SLF NNR_TPL_REFLIST",
     requirements="aggregate-self-contained",
@@ -65,7 +65,7 @@ def outside() -> Content:
 
 @acceptable(
     "NNR-ACC-241",
-    "a self-contained aggregate whose tensors have the step of a layer parameter set before it",
+    "a self-contained aggregate that uses the step size of an earlier layer parameter set",
     "6.2.3 6.4.3.8",
     "NNR_AGG_SLF NNR_LPS",
     requirements="aggregate-self-contained",
@@ -79,7 +79,7 @@ def under_a_layer() -> Content:
 # ------------------------------------------------------------------------------------------------ NNEF
 @acceptable(
     "NNR-ACC-233",
-    "quantization information about a tensor that the graph has not",
+    "quantization information for a tensor that is not in the graph",
     "A.1",
     "NNR_QNT_NNEF",
     requirements="nnef-quantization",
@@ -92,7 +92,7 @@ def stranger() -> Content:
 
 @acceptable(
     "NNR-ACC-234",
-    "quantization information of NNEF in another storage format",
+    "NNEF quantization information with quantization_storage_format NNR_QNT_TEF",
     "A.2 A.4",
     "NNR_QNT_TEF",
     requirements="nnef-quantization-format",
@@ -104,7 +104,7 @@ def other_format() -> Content:
 
 @acceptable(
     "NNR-ACC-235",
-    "a reference list with a name that the graph has not, in an update that leaves it out",
+    "an update whose reference list has a name that is neither in the graph nor coded",
     "A.4",
     "NNR_TPL_NNEF NNR_TPL_REFLIST",
     requirements="nnef-reference-list",
@@ -117,7 +117,7 @@ def listed_stranger() -> Content:
 
 @acceptable(
     "NNR-ACC-239",
-    "a topology without a text, while tensors are called by their names",
+    "an empty topology, with tensors by name",
     "6.4.4.3",
     "NNR_TPL_NNEF topology_data",
     requirements="topology-data",
@@ -131,7 +131,7 @@ def no_text() -> Content:
 
 # ------------------------------------------------------------------------------------------------ updates
 def base(name: str = "w") -> Stream:
-    """A base model of one tensor, parameter 0."""
+    """Return a base model of one tensor, parameter 0."""
     s = Stream().start()
     s.ndu(update_ndu(name, [3], 0, kind=NNR_PT_INT), [1, 2, 3])
     return s
@@ -142,7 +142,7 @@ INTS = np.array([1, 2, 3], np.int32)
 
 @acceptable(
     "NNR-ACC-236",
-    "an update by its put_node_depth that is none by its flag",
+    "put_node_depth 2 with parent_node_id_present_flag 0",
     "6.4.3.7",
     "put_node_depth=2 parent_node_id_present_flag=0",
     requirements="parent-flag",
@@ -157,7 +157,7 @@ def depth_alone() -> Content:
 
 @acceptable(
     "NNR-ACC-237",
-    "an update with the parameter_id of a tensor of another name",
+    "an update with the parameter_id of a tensor with a different name",
     "6.4.3.7",
     "parameter_id ICNN_NDU_ID",
     requirements="parent-tensor",
@@ -170,7 +170,7 @@ def other_parameter() -> list[Content]:
 
 @acceptable(
     "NNR-ACC-238",
-    "a residual that no update precedes",
+    "a residual without an earlier update",
     "6.4.4.3",
     "nnr_pre_flag put_node_depth=1",
     requirements="residual-first",
@@ -183,7 +183,7 @@ def first_residual() -> list[Content]:
 
 @invalid(
     "NNR-NEG-401",
-    "two tensors of one device_id and parameter_id",
+    "two tensors with the same device_id and parameter_id",
     "6.4.3.7",
     "device_id parameter_id",
     "ElementError",
@@ -198,10 +198,10 @@ def same_ids() -> Content:
 
 
 # ------------------------------------------------------------------------------------------------ headers
-# NNR-NEG-402 was such a tensor, which no sentence of the standard forbids.
+# NNR-NEG-402 was such a tensor. The standard does not forbid it.
 @acceptable(
     "NNR-ACC-240",
-    "raw floats of a dimension of 0",
+    "raw floats with a dimension of 0",
     "6.3.4.7 6.4.3.7",
     "NNR_PT_RAW_FLOAT tensor_dimensions=0",
     requirements="tensor-dimensions",
@@ -214,7 +214,7 @@ def no_floats() -> Content:
 
 header(
     "NNR-NEG-403",
-    "G of no rows",
+    "G with 0 rows",
     "6.4.3.7",
     "ElementError",
     "NNR_PT_BLOCK g_number_of_rows=0",
@@ -225,10 +225,10 @@ header(
     g_number_of_rows=0,
     requirements="decomposition-dimensions",
 )
-split("NNR-NEG-404", "split_index at the start", split_index=[0])
+split("NNR-NEG-404", "split_index 0", split_index=[0])
 header(
     "NNR-NEG-405",
-    "a decomposed tensor of two topology elements",
+    "a decomposed tensor with two topology elements",
     "7.3.1",
     "ElementError",
     "NNR_CPT_DC TensorSplit",
@@ -246,7 +246,7 @@ header(
 # ------------------------------------------------------------------------------------------------ topologies
 bad(
     "NNR-NEG-406",
-    "quantization data of reserved compression format 2",
+    "quantization data with reserved compression format 2",
     "6.4.3.6",
     "ElementError",
     2,
@@ -257,7 +257,7 @@ bad(
 RESERVED = NnrPruningTopologyContainer(nnr_rep_type=2, prune_flag=1)
 bad(
     "NNR-NEG-407",
-    "pruning information of reserved type 2, which has no syntax",
+    "pruning information with reserved nnr_rep_type 2, which has no syntax",
     "6.3.4.5 6.4.4.5",
     "ElementError",
     2,
@@ -268,7 +268,7 @@ bad(
 EMPTY = NnrPruningTopologyContainer(nnr_rep_type=1, prune_flag=1, count_ids=0)
 bad(
     "NNR-NEG-408",
-    "a dictionary of no indices",
+    "a dictionary with count_ids 0, elements by index",
     "6.4.4.5",
     "ElementError",
     3,

@@ -1,4 +1,4 @@
-"""NNR-NEG-501, NNR-ACC-501 on: what a cut or an inverted bit makes of a bitstream, and nothing else breaks."""
+"""NNR-NEG-501, NNR-ACC-501 on: rules that only a truncated bitstream or an inverted bit breaks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from .case import Content, acceptable
 from .negative_units import HEAD, bad
 from .stream import Stream
 
-bad("NNR-NEG-501", "a start unit alone", "6.2.3", "ElementError", None, HEAD[:4], requirements="single-mps")
+bad("NNR-NEG-501", "only a start unit", "6.2.3", "ElementError", None, HEAD[:4], requirements="single-mps")
 
 
-# verify warns of it (parameter-types).
+# verify warns (parameter-types).
 @acceptable(
-    "NNR-ACC-501", "local scaling is named by a unit that is no block", "6.4.3.7", "compressed_parameter_types=2"
+    "NNR-ACC-501",
+    "compressed_parameter_types has local scaling in a unit that is not a block",
+    "6.4.3.7",
+    "compressed_parameter_types=2",
 )
 def scaling_without_a_block() -> Content:
     s = Stream()
@@ -25,10 +28,10 @@ def scaling_without_a_block() -> Content:
     return s.gives({"w": f4(1, 2)})
 
 
-# A single zero stands for a topology that is kept apart (errata N9), and is no zlib stream.
+# A single zero byte denotes a topology that is stored separately (errata N9), and is not a zlib stream.
 @acceptable(
     "NNR-ACC-502",
-    "a zero in place of a topology, which is said to be deflated",
+    "a separately stored topology (a single zero byte) with compression format NNR_DFL",
     "6.4.3.5",
     "NNR_TPL_PYT NNR_DFL",
     requirements="deflate",

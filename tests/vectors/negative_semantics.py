@@ -1,4 +1,4 @@
-"""NNR-NEG-132 on: what aggregates, pruning information, parameter sets and topology data must not say."""
+"""NNR-NEG-132 on: invalid aggregates, pruning information, parameter sets and topology data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST = 2 + 1 + 2 + 2 + 2 * 5 + 2 * 1  # bytes before the first unit
 
 
 def listed(*entries: tuple[int, int]) -> bytes:
-    """An aggregate of both units with these types and entry points."""
+    """Return an aggregate of both units with these types and entry points."""
     header = NnrAggregateUnitHeader(
         nnr_aggregate_unit_type=0,
         entry_points_present_flag=1,
@@ -38,7 +38,7 @@ def listed(*entries: tuple[int, int]) -> bytes:
 SECOND = FIRST + len(UNITS[0])
 for number, (title, rule, entries) in enumerate(
     [
-        ("an entry point into the middle of a unit", "aggregate-entry-point", ((5, FIRST), (5, SECOND + 1))),
+        ("an entry point in the middle of a unit", "aggregate-entry-point", ((5, FIRST), (5, SECOND + 1))),
         (
             "entry points relative to the payload instead of the aggregate",
             "aggregate-entry-point",
@@ -50,7 +50,7 @@ for number, (title, rule, entries) in enumerate(
             ((5, FIRST), (5, FIRST + sum(map(len, UNITS)))),
         ),
         ("an entry point of 2^34 - 1", "aggregate-entry-point", ((5, FIRST), (5, (1 << 34) - 1))),
-        ("a list of unit types that are others", "aggregate-unit-type", ((5, FIRST), (3, SECOND))),
+        ("a list with wrong unit types", "aggregate-unit-type", ((5, FIRST), (3, SECOND))),
     ],
     132,
 ):
@@ -68,14 +68,14 @@ for number, (title, rule, entries) in enumerate(
 
 # ------------------------------------------------------------------------------------------------ pruning information
 def unit_of(t: NnrPruningTopologyContainer, indexed: int) -> bytes:
-    """NNR_TPL with a container; no session sees it, since it would not accept some."""
+    """Return NNR_TPL with a container, written without a session, which rejects some of them."""
     writer = BitWriter()
     Writer(Session(mps_topology_indexed_reference_flag=indexed), writer).write(t)
     return sized("000011 NNR_TPL", "10 complete", "0x05 NNR_TPL_PRUN", "0x00", f"0x{writer.getvalue().hex()}")
 
 
 def with_pruning(*containers: NnrPruningTopologyContainer, indexed: int = 0) -> bytes:
-    """A raw tensor w of 2 x 3 after these containers."""
+    """Return a raw tensor w of 2 x 3 after these containers."""
     s = Stream().start(methods=0, indexed=indexed)
     if indexed:
         s.reference_list("w", "v")
@@ -97,11 +97,23 @@ for number, (title, features, rule, unit, data) in enumerate(
             2,
             NnrPruningTopologyContainer(nnr_rep_type=2),
         ),
-        ("a mask of no bits", f"{MASK} count_bits=0", "prune-counts", 2, NO_BITS),
-        ("a dictionary of no elements", f"{DICTIONARY} count_ids=0", "prune-counts", 2, container(dims={})),
-        ("new dimensions, but none", f"{DICTIONARY} count_dims=0", "prune-counts", 2, container(dims={"v": []})),
-        ("a new dimension of 0", f"{DICTIONARY} dim=0", "prune-counts", 2, container(dims={"v": [2, 0]})),
-        ("new dimensions other than the unit's", DICTIONARY, "prune-dimensions", 3, container(dims={"w": [3, 2]})),
+        ("a mask with count_bits 0", f"{MASK} count_bits=0", "prune-counts", 2, NO_BITS),
+        ("a dictionary with count_ids 0", f"{DICTIONARY} count_ids=0", "prune-counts", 2, container(dims={})),
+        (
+            "new dimensions with count_dims 0",
+            f"{DICTIONARY} count_dims=0",
+            "prune-counts",
+            2,
+            container(dims={"v": []}),
+        ),
+        ("a new dimension 0", f"{DICTIONARY} dim=0", "prune-counts", 2, container(dims={"v": [2, 0]})),
+        (
+            "new dimensions that differ from those of the unit",
+            DICTIONARY,
+            "prune-dimensions",
+            3,
+            container(dims={"w": [3, 2]}),
+        ),
     ],
     137,
 ):
@@ -127,7 +139,7 @@ bad(
 )
 bad(
     "NNR-NEG-144",
-    "an element that gets other dimensions a second time",
+    "new dimensions twice for one element, with different values",
     "6.4.4.5",
     "ElementError",
     3,
@@ -140,13 +152,19 @@ bad(
 for number, (title, error, rule, flags, rest) in enumerate(
     [
         (
-            "254 rows of a performance map in no bytes",
+            "a performance map of 254 rows in an empty payload",
             "TruncatedError",
             "unit-size",
             "010000000 0000000",
             ("0xff 255", "0x80"),
         ),
-        ("a base_model_id without its zero", "TruncatedError", "string", "000000000 1000000", ("0x626173 'bas'",)),
+        (
+            "a base_model_id without its terminating zero",
+            "TruncatedError",
+            "string",
+            "000000000 1000000",
+            ("0x626173 'bas'",),
+        ),
         ("a base_model_id that is not UTF-8", "ElementError", "string", "000000000 1000000", ("0xff00", "0x80")),
         (
             "a validation result without its metric",
@@ -180,7 +198,7 @@ for number, (title, error, rule, flags, rest) in enumerate(
 
 # ------------------------------------------------------------------------------------------------ topology data
 def with_topology(data: bytes, storage: int, compression: int, kind: str) -> bytes:
-    """A tensor after topology or quantization data."""
+    """Return a tensor after topology or quantization data."""
     s = Stream()
     s.session.general_profile_idc = 1
     getattr(s, kind)(data, storage=storage, compression=compression)
@@ -189,7 +207,7 @@ def with_topology(data: bytes, storage: int, compression: int, kind: str) -> byt
 
 for number, (title, rule, data, storage, compression, kind) in enumerate(
     [
-        ("ONNX data that ends before its checksum", "deflate", stored(b"model")[:-2], 2, NNR_DFL, "topology"),
+        ("deflated ONNX data without its checksum", "deflate", stored(b"model")[:-2], 2, NNR_DFL, "topology"),
         (
             "bytes after the deflated data of a PyTorch topology",
             "deflate",
@@ -198,9 +216,9 @@ for number, (title, rule, data, storage, compression, kind) in enumerate(
             NNR_DFL,
             "topology",
         ),
-        ("a TensorFlow topology of reserved compression format 2", "compression-format", b"net", 4, 2, "topology"),
+        ("a TensorFlow topology with reserved compression format 2", "compression-format", b"net", 4, 2, "topology"),
         (
-            "quantization data of ONNX that is not deflated, said to be",
+            "ONNX quantization data with compression format NNR_DFL that is not deflated",
             "deflate",
             b"bits=8",
             2,
@@ -224,7 +242,7 @@ for number, (title, rule, data, storage, compression, kind) in enumerate(
 
 # ------------------------------------------------------------------------------------------------ parts of tensors
 def in_parts(*parts: tuple[int, str]) -> bytes:
-    """Parts of a raw tensor with these counters and names."""
+    """Return parts of a raw tensor with these counters and names."""
     s = Stream().start(methods=0)
     for counter, name in parts:
         s.part(ndu(name, [1], kind=NNR_PT_RAW_FLOAT), counter, b"\0")
@@ -233,7 +251,7 @@ def in_parts(*parts: tuple[int, str]) -> bytes:
 
 for number, (title, rules, unit, data) in enumerate(
     [
-        ("a part with another id", "partial-sequence", 3, in_parts((2, "w"), (1, "v"))),
+        ("a part with a different id", "partial-sequence", 3, in_parts((2, "w"), (1, "v"))),
         (
             "a whole tensor after the first of two parts",
             "partial-sequence partial-flag-equal",
@@ -241,7 +259,7 @@ for number, (title, rules, unit, data) in enumerate(
             in_parts((2, "w"), (0, "w")),
         ),
         (
-            "255 parts of which the last one is missing",
+            "the last of 255 parts is missing",
             "partial-sequence",
             None,
             in_parts(*((255 - k, "w") for k in range(254))),

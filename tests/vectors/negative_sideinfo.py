@@ -1,4 +1,4 @@
-"""NNR-SID-211 on: side information that is refused together with the units."""
+"""NNR-SID-211 on: side information that contradicts the units."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .topologies import stored
 
 # ------------------------------------------------------------------------------------------------ units of records
 def twice() -> Recorded:
-    """A second record, the same again."""
+    """A repeated record."""
     return recorded({"w": {"type": "float16"}}).record(text({"w": {"type": "float16"}})).plain("w")
 
 
 def late() -> Recorded:
-    """A record after a tensor that it says nothing of."""
+    """A record after a tensor that it does not describe."""
     s = recorded_nothing().plain("v")
     return s.record(text({"w": {"type": "float16"}})).plain("w")
 
@@ -54,13 +54,13 @@ def unended() -> Recorded:
 refused(211, "a second record", "NNR_TPL", "ElementError", 3, twice)
 refused(212, "a record after a tensor", "NNR_TPL", "ElementError", 3, late, more="topology-first")
 refused(213, "a deflated record without its checksum", "NNR_DFL", "ElementError", 2, damaged(4))
-refused(214, "a deflated record that breaks off", "NNR_DFL", "ElementError", 2, damaged(20))
-refused(215, "a record that is not deflated, and no zero byte ends it", "NNR_PT_RAW", "ElementError", 2, unended)
+refused(214, "a truncated deflated record", "NNR_DFL", "ElementError", 2, damaged(20))
+refused(215, "an uncompressed record without its terminating zero", "NNR_PT_RAW", "ElementError", 2, unended)
 
 
 # ------------------------------------------------------------------------------------------------ units of tensors
 def levels(tensor: Any, values: Any, *, words: bytes = b"", **more: Any) -> Callable[[], Recorded]:
-    """A record of w, its levels, and words of its bits if any."""
+    """Return a maker of a bitstream with a record of w, its levels, and words of its bits if any."""
 
     def make() -> Recorded:
         s = recorded({"w": tensor}).levels("w", values, **more)
@@ -70,7 +70,7 @@ def levels(tensor: Any, values: Any, *, words: bytes = b"", **more: Any) -> Call
 
 
 def words_only(tensor: Any, words: bytes, shape: Sequence[int] | None = None) -> Callable[[], Recorded]:
-    """A record of w, and its words."""
+    """Return a maker of a bitstream with a record of w, and its words."""
     return lambda: recorded({"w": tensor}).words("w", words, shape)
 
 
@@ -89,12 +89,12 @@ def square_bits() -> Recorded:
 
 
 def integer_bits() -> Recorded:
-    """Words that are integers."""
+    """Integers instead of words."""
     return recorded({"w": BFLOAT16}).levels("w", LEVELS).levels("w#bits", [1, 2])
 
 
 FITS: list[tuple[str, str, int, Callable[[], Recorded]]] = [
-    # 221: numbers and kinds of items
+    # 221: counts and types of items
     ("one word too few", "FloatCode", 4, levels(BFLOAT16, LEVELS, words=WORDS[:4])),
     ("one word too many", "FloatCode", 4, levels(BFLOAT16, LEVELS, words=WORDS + bytes(4))),
     ("a bit after the last field", "FloatCode", 4, levels(BFLOAT16, LEVELS, words=WORDS[:-1] + b"\x80")),
@@ -104,23 +104,23 @@ FITS: list[tuple[str, str, int, Callable[[], Recorded]]] = [
     ("levels of 16 bits", "FloatCode", 3, levels(BFLOAT16, LEVELS, data_format=6, dtype="<i2")),
     ("one word too few", "IntegerCode", 4, levels(WIDE, [1, 2], words=bytes(4))),
     ("one word too many", "IntegerCode", 4, levels(WIDE, [1, 2], words=bytes(12))),
-    ("more words than items have bits", "IntegerCode", 4, levels(WIDE, [1, 2], words=bytes(64))),
+    ("more words than the items require", "IntegerCode", 4, levels(WIDE, [1, 2], words=bytes(64))),
     ("one word too few", "RawCode", 3, words_only(entry("raw", "int16", shape=[3]), bytes(4))),
     ("one word too many", "RawCode", 3, words_only(entry("raw", "int16", shape=[3]), bytes(12))),
     ("a bit after the last item", "RawCode", 3, words_only(entry("raw", "int16", shape=[3]), bytes(7) + b"\1")),
     ("words that are integers", "RawCode", 3, levels(entry("raw", "int16", shape=[2]), [5])),
-    ("another number of levels than items", "IntegerCode", 3, levels(entry("integer", "int8", shape=[3]), [5, 6])),
-    ("an int8 with another number of items", "shape", 3, levels({"type": "int8", "shape": [3]}, [5, 6])),
-    ("two items without dimensions", "shape", 3, levels({"type": "int64", "shape": []}, [5, 6])),
-    ("floats where integers are wanted", "uint8", 3, words_only({"type": "uint8"}, f4(1).tobytes())),
-    ("integers where floats are wanted", "bfloat16", 3, levels({"type": "bfloat16"}, [5])),
+    ("a different number of levels than items", "IntegerCode", 3, levels(entry("integer", "int8", shape=[3]), [5, 6])),
+    ("an int8 unit with a different number of items", "shape", 3, levels({"type": "int8", "shape": [3]}, [5, 6])),
+    ("two items for a shape without dimensions", "shape", 3, levels({"type": "int64", "shape": []}, [5, 6])),
+    ("floats instead of integers", "uint8", 3, words_only({"type": "uint8"}, f4(1).tobytes())),
+    ("integers instead of floats", "bfloat16", 3, levels({"type": "bfloat16"}, [5])),
     (
-        "two bits of rows for nine rows",
+        "one byte of row bits for nine rows",
         "FloatCode rows",
         4,
         levels(ROWS, np.zeros([9, 1]), words=bytes(32)),
     ),
-    ("a bit of rows beyond the last", "FloatCode rows", 4, levels(BEYOND, np.zeros([1, 1]), words=bytes(4))),
+    ("a row bit after the last row", "FloatCode rows", 4, levels(BEYOND, np.zeros([1, 1]), words=bytes(4))),
     (
         "two scales for three columns",
         "GridCode axis",
@@ -128,7 +128,7 @@ FITS: list[tuple[str, str, int, Callable[[], Recorded]]] = [
         levels(entry("grid", "float32", scale=scale(1, 2), axis=1), np.ones([2, 3])),
     ),
     (
-        "an axis that the unit has not",
+        "an axis outside the shape of the unit",
         "GridCode axis",
         3,
         levels(entry("grid", "float32", scale=scale(1, 2), axis=2), np.ones([2, 2])),
@@ -141,53 +141,53 @@ VALUES: list[tuple[str, str, int, Callable[[], Recorded]]] = [
     # 251: values
     ("an exponent below 0", "FloatCode", 4, levels(BFLOAT16, [128], words=bytes(4))),
     ("an exponent of nine bits", "FloatCode", 4, levels(BFLOAT16, [-129], words=bytes(4))),
-    ("an exponent far off", "FloatCode", 4, levels(BFLOAT16, [-(2**31)], words=bytes(4))),
-    ("an exponent of nine bits beside level 0", "FloatCode", 4, levels(HOLE, [-129], words=bytes(4))),
-    ("an index beyond the palette", "PaletteCode", 3, levels(entry("palette", "int8", values="AQID"), [0, 3])),
+    ("an exponent far outside the range", "FloatCode", 4, levels(BFLOAT16, [-(2**31)], words=bytes(4))),
+    ("an exponent of nine bits, after level 0", "FloatCode", 4, levels(HOLE, [-129], words=bytes(4))),
+    ("an index outside the palette", "PaletteCode", 3, levels(entry("palette", "int8", values="AQID"), [0, 3])),
     ("a negative index", "PaletteCode", 3, levels(entry("palette", "int8", values="AQID", offset=1), [0, -2])),
-    ("uint8 of 256", "IntegerCode", 3, levels(entry("integer", "uint8", base=1), [255])),
-    ("uint8 of -1", "IntegerCode", 3, levels(entry("integer", "uint8", base=1), [-2])),
-    ("uint64 of 2^64", "IntegerCode", 4, levels(entry("integer", "uint64", low=32), [1, -1], words=bytes(8))),
-    ("uint64 of 2^64", "IntegerCode", 3, levels(entry("integer", "uint64", base=2**64 - 1), [1])),
+    ("256 in uint8", "IntegerCode", 3, levels(entry("integer", "uint8", base=1), [255])),
+    ("-1 in uint8", "IntegerCode", 3, levels(entry("integer", "uint8", base=1), [-2])),
+    ("2^64 in uint64", "IntegerCode", 4, levels(entry("integer", "uint64", low=32), [1, -1], words=bytes(8))),
+    ("2^64 in uint64", "IntegerCode", 3, levels(entry("integer", "uint64", base=2**64 - 1), [1])),
     (
-        "int64 of 2^63",
+        "2^63 in int64",
         "IntegerCode",
         4,
         levels(entry("integer", "int64", base=1, low=32), [2**31 - 1], words=b"\xff" * 4),
     ),
-    ("int64 below -2^63", "IntegerCode", 3, levels(entry("integer", "int64", base=-(2**63)), [-1])),
+    ("a value below -2^63 in int64", "IntegerCode", 3, levels(entry("integer", "int64", base=-(2**63)), [-1])),
     ("a level times 2^64", "IntegerCode", 4, levels(entry("integer", "int64", low=64), [1], words=bytes(8))),
-    ("bool of 2", "IntegerCode", 3, levels(entry("integer", "bool", base=1), [1])),
-    ("int4 of 8", "IntegerCode", 3, levels(entry("integer", "int4", base=1), [7])),
-    ("bool of 2", "RawCode", 3, words_only(entry("raw", "bool", shape=[2]), little([1, 2], 1) + bytes(2))),
-    ("uint4 of 16", "RawCode", 3, words_only(entry("raw", "uint4", shape=[2]), little([1, 16], 1) + bytes(2))),
+    ("2 in bool", "IntegerCode", 3, levels(entry("integer", "bool", base=1), [1])),
+    ("8 in int4", "IntegerCode", 3, levels(entry("integer", "int4", base=1), [7])),
+    ("2 in bool", "RawCode", 3, words_only(entry("raw", "bool", shape=[2]), little([1, 2], 1) + bytes(2))),
+    ("16 in uint4", "RawCode", 3, words_only(entry("raw", "uint4", shape=[2]), little([1, 16], 1) + bytes(2))),
     (
-        "a product beyond float16",
+        "a product outside the range of float16",
         "GridCode",
         3,
         levels(entry("grid", "float16", scale=scale(32768)), [2]),
     ),
     (
-        "a product beyond float32",
+        "a product outside the range of float32",
         "GridCode",
         3,
         levels(entry("grid", "float32", scale=scale(3e38)), [2]),
     ),
-    ("uint8 of 256", "uint8", 3, levels({"type": "uint8"}, [256])),
-    ("uint8 of -1", "uint8", 3, levels({"type": "uint8"}, [-1])),
-    ("bool of 2", "bool", 3, levels({"type": "bool"}, [2])),
-    ("int2 of -3", "int2", 3, levels({"type": "int2"}, [-3])),
-    ("float16 of 65520", "float16", 3, words_only({"type": "float16"}, f4(65520).tobytes())),
-    ("bfloat16 of the largest float32", "bfloat16", 3, words_only({"type": "bfloat16"}, b"\xff\xff\x7f\x7f")),
-    ("float8_e4m3fn of 465", "float8_e4m3fn", 3, words_only({"type": "float8_e4m3fn"}, f4(465).tobytes())),
+    ("value 256", "uint8", 3, levels({"type": "uint8"}, [256])),
+    ("value -1", "uint8", 3, levels({"type": "uint8"}, [-1])),
+    ("value 2", "bool", 3, levels({"type": "bool"}, [2])),
+    ("value -3", "int2", 3, levels({"type": "int2"}, [-3])),
+    ("value 65520", "float16", 3, words_only({"type": "float16"}, f4(65520).tobytes())),
+    ("the largest float32", "bfloat16", 3, words_only({"type": "bfloat16"}, b"\xff\xff\x7f\x7f")),
+    ("value 465", "float8_e4m3fn", 3, words_only({"type": "float8_e4m3fn"}, f4(465).tobytes())),
 ]
 for number, (title, features, unit, make) in enumerate(VALUES, 251):
     refused(number, f"{features.split()[0]}: {title}", features, "ElementError", unit, make)
 
 
-# ------------------------------------------------------------------------------------------------ what there is
+# ------------------------------------------------------------------------------------------------ tensors without units
 def a_unit_for(tensor: Any) -> Callable[[], Recorded]:
-    """A unit of a tensor that has none."""
+    """Return a maker of a bitstream with a unit for a tensor that requires none."""
     return lambda: recorded({"w": tensor}).plain("v", "w")
 
 
@@ -195,7 +195,7 @@ EMPTY, LOST = {"type": "int8", "shape": [0], "index": 0}, {"same_as": "x", "inde
 
 
 def only(tensors: Any, *names: str) -> Callable[[], Recorded]:
-    """Some tensors of a record."""
+    """Return a maker of a bitstream with some tensors of a record."""
     return lambda: recorded(tensors).plain(*names)
 
 
@@ -206,19 +206,31 @@ def lonely_levels() -> Recorded:
 
 for number, (title, features, error, unit, make) in enumerate(
     [
-        ("a unit of a tied tensor", "same_as", "ElementError", 4, a_unit_for({"same_as": "v", "index": 0})),
+        ("a unit for a tied tensor", "same_as", "ElementError", 4, a_unit_for({"same_as": "v", "index": 0})),
         (
-            "a unit of an empty tensor",
+            "a unit for an empty tensor",
             "shape",
             "ElementError",
             4,
             a_unit_for(EMPTY),
         ),
-        ("no unit of the bits", "FloatCode", "IncompleteError", None, lonely_levels),
-        ("no unit beside the bits", "FloatCode", "IncompleteError", None, only({"w": BFLOAT16}, "v", "w#bits")),
-        ("no unit of a tensor", "bfloat16", "IncompleteError", None, only({"w": {"type": "bfloat16"}}, "v")),
+        ("the unit of the bits is missing", "FloatCode", "IncompleteError", None, lonely_levels),
         (
-            "tied to what never comes",
+            "the unit of the levels is missing",
+            "FloatCode",
+            "IncompleteError",
+            None,
+            only({"w": BFLOAT16}, "v", "w#bits"),
+        ),
+        (
+            "the unit of a tensor is missing",
+            "bfloat16",
+            "IncompleteError",
+            None,
+            only({"w": {"type": "bfloat16"}}, "v"),
+        ),
+        (
+            "the unit of the source of a tied tensor is missing",
             "same_as",
             "IncompleteError",
             None,
@@ -241,5 +253,5 @@ def many_ties() -> Recorded:
 
 
 SIZES = {"max_tensor_bytes": 100}, {"max_total_bytes": 500}
-refused(291, "float64 beyond max_tensor_bytes", "limits", "LimitError", 3, wide_items, limits=SIZES[0])
-refused(292, "tied tensors beyond max_total_bytes", "limits", "LimitError", 3, many_ties, limits=SIZES[1])
+refused(291, "a float64 tensor larger than max_tensor_bytes", "limits", "LimitError", 3, wide_items, limits=SIZES[0])
+refused(292, "tied tensors larger than max_total_bytes", "limits", "LimitError", 3, many_ties, limits=SIZES[1])

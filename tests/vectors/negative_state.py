@@ -1,4 +1,4 @@
-"""NNR-NEG-032 to 049: topology data that is damaged, updates without their parents."""
+"""NNR-NEG-032 to 049: damaged topology data, updates without their parents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPOLOGY = assemble(*STR1, "0x0006 nnr_unit_size 6", *MPS_HEAD, "0x8000", "0x80"
 
 
 def topology(data: bytes, compression: int = 0, kind: str = "topology") -> bytes:
-    """A bitstream with a topology or quantization unit of these bytes, and a tensor."""
+    """Return a bitstream with a topology or quantization unit of these bytes, and a tensor."""
     s = Stream()
     s.session.general_profile_idc = 1
     getattr(s, kind)(data, compression=compression)
@@ -31,11 +31,11 @@ def topology(data: bytes, compression: int = 0, kind: str = "topology") -> bytes
 TEXT = b"version 1.0; graph net(i) -> (o) {}\0"
 WHOLE = zlib.compress(TEXT, 0)  # one stored block
 DAMAGED = bytearray(WHOLE)
-DAMAGED[10] ^= 1  # the checksum tells
+DAMAGED[10] ^= 1  # wrong checksum
 
 
 def bomb(length: int) -> bytes:
-    """A zlib stream of ``length`` bytes 'A': fixed codes, one literal and copies of 258 bytes."""
+    """Return a zlib stream of ``length`` bytes 'A': fixed codes, one literal and copies of 258 bytes."""
     bits = "1" + "10" + "01110001"  # final block, fixed codes (least significant bit first), literal 'A' (0x41)
     copies, rest = divmod(length - 1, 258)
     bits += "1100010100000" * copies + "01110001" * rest + "0000000"
@@ -48,12 +48,12 @@ for number, (title, rule, data, compression) in enumerate(
     [
         ("a topology without its terminating zero", "nnef-string", TEXT[:-1], 0),
         ("a topology with a zero inside", "nnef-string", b"a\0" + TEXT, 0),
-        ("a topology of reserved compression format 2", "compression-format", TEXT, 2),
-        ("deflated data that its checksum does not fit", "deflate", bytes(DAMAGED), NNR_DFL),
-        ("deflated data that ends too early", "deflate", WHOLE[:-6], NNR_DFL),
+        ("a topology with reserved compression format 2", "compression-format", TEXT, 2),
+        ("deflated data with a wrong checksum", "deflate", bytes(DAMAGED), NNR_DFL),
+        ("truncated deflated data", "deflate", WHOLE[:-6], NNR_DFL),
         ("bytes after deflated data", "deflate", WHOLE + b"\0", NNR_DFL),
-        ("a topology that is not deflated, said to be", "deflate", TEXT, NNR_DFL),
-        ("256 KiB in 1.6 KB under max_topology_bytes 65536", "limits", bomb(1 << 18), NNR_DFL),
+        ("a topology with compression format NNR_DFL that is not deflated", "deflate", TEXT, NNR_DFL),
+        ("256 KiB deflated to 1.6 KB, with max_topology_bytes 65536", "limits", bomb(1 << 18), NNR_DFL),
         (
             "deflated quantization data without its terminating zero",
             "nnef-quantization-string",
@@ -80,7 +80,7 @@ for number, (title, rule, data, compression) in enumerate(
 def update(
     *depths: int, dims: tuple[tuple[int, ...], ...] = ((2, 3), (2, 3)), temporal: int = 0, device: int = 0
 ) -> list[Content]:
-    """Bitstreams of updates of these depths, of which the last one is refused."""
+    """Return bitstreams of updates with these depths, of which the last is invalid."""
     made = []
     for k, depth in enumerate(depths):
         shape = dims[k]
@@ -110,10 +110,12 @@ def bad_updates(id_: str, title: str, *depths: int, requirements: str, **options
 
 bad_updates("NNR-NEG-041", "the second update without the first", 2, requirements="required-information")
 bad_updates("NNR-NEG-042", "the third update after the first", 1, 3, temporal=1, requirements="parent-depth")
-bad_updates("NNR-NEG-043", "the second update of another device", 1, 2, device=1, requirements="required-information")
+bad_updates(
+    "NNR-NEG-043", "the second update with a different device_id", 1, 2, device=1, requirements="required-information"
+)
 bad_updates(
     "NNR-NEG-044",
-    "temporal contexts, but the update before has another shape",
+    "temporal contexts after an update with a different shape",
     1,
     2,
     dims=((2, 3), (3, 2)),

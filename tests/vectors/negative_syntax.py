@@ -1,4 +1,4 @@
-"""NNR-NEG-050 on: headers with values that are reserved, contradict each other or ask for too much."""
+"""NNR-NEG-050 on: headers with reserved, contradictory or excessive values."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .case import Content, invalid
 from .negative_units import HEAD, RAW, bad, raw_named, sized
 from .stream import Stream
 
-#: A payload that is terminated at once; most cases here are refused before it.
+#: A payload with only a terminating bin; decoders reject most cases before reading it.
 END = b"\xfe\x80"
 
 
 def header(id_: str, title: str, clauses: str, error: str, features: str = "", unit: int = 2, **options: Any) -> None:
-    """Register a bitstream of one tensor whose header is refused; ``options`` are those of `tests.builder.ndu`."""
+    """Register a bitstream of one tensor with an invalid header; ``options`` are those of `tests.builder.ndu`."""
     fields = {key: options.pop(key) for key in ("limits", "requirements") if key in options}
     payload, profile = options.pop("payload", END), options.pop("profile", 1)
     after = options.pop("after", b"")
@@ -67,7 +67,7 @@ header(
 )
 header(
     "NNR-NEG-055",
-    "a format of integers for floats",
+    "an integer format for floats",
     "6.4.3.7",
     "ElementError",
     data_format=0,
@@ -75,7 +75,7 @@ header(
 )
 header(
     "NNR-NEG-056",
-    "a format of floats for integers",
+    "a float format for integers",
     "6.4.3.7",
     "ElementError",
     data_format=1,
@@ -105,7 +105,7 @@ header(
 )
 header(
     "NNR-NEG-060",
-    "4 TiB of floats",
+    "a tensor of 4 TiB",
     "6.4.3.7",
     "LimitError",
     dims=[1 << 20, 1 << 20],
@@ -114,7 +114,7 @@ header(
 )
 header(
     "NNR-NEG-062",
-    "17 dimensions under max_dims 16",
+    "17 dimensions, with max_dims 16",
     "6.4.3.7",
     "LimitError",
     dims=[1] * 17,
@@ -123,7 +123,7 @@ header(
 )
 header(
     "NNR-NEG-063",
-    "first_tensor_dimension_shift 2 of 2 dimensions",
+    "first_tensor_dimension_shift 2 for two dimensions",
     "6.4.3.7",
     "ElementError",
     first_tensor_dimension_shift=2,
@@ -131,7 +131,7 @@ header(
 )
 bad(
     "NNR-NEG-064",
-    "an Exp-Golomb code of 40 zeros under max_eg_bits 32",
+    "an Exp-Golomb code with 40 leading zeros, with max_eg_bits 32",
     "6.1.3",
     "LimitError",
     2,
@@ -144,13 +144,13 @@ bad(
 
 # ------------------------------------------------------------------------------------------------ byte_alignment()
 def aligned(last: int) -> bytes:
-    """The raw tensor with these last bits instead of 1000000."""
+    """Return the raw tensor with these last bits instead of 1000000."""
     return HEAD + RAW[:8] + bytes([RAW[8] & 0x80 | last]) + RAW[9:]
 
 
 bad(
     "NNR-NEG-065",
-    "byte_alignment() without its one",
+    "byte_alignment() without the bit equal to one",
     "6.3.5",
     "ElementError",
     2,
@@ -159,7 +159,7 @@ bad(
 )
 bad(
     "NNR-NEG-066",
-    "byte_alignment() with a second one",
+    "byte_alignment() with a second bit equal to one",
     "6.3.5",
     "ElementError",
     2,
@@ -180,7 +180,7 @@ def book(
     right: Sequence[int],
     **options: Any,
 ) -> None:
-    """Register a codebook that is refused."""
+    """Register an invalid codebook."""
     codebook = IntegerCodebook(
         codebook_egk=0,
         codebook_size=size,
@@ -194,7 +194,7 @@ def book(
 
 book(
     "NNR-NEG-067",
-    "CbZeroOffset beyond the codebook",
+    "CbZeroOffset outside the codebook",
     "ElementError",
     3,
     2,
@@ -203,12 +203,12 @@ book(
     [],
     requirements="codebook-offset",
 )
-book("NNR-NEG-068", "CbZeroOffset negative", "ElementError", 3, -2, 0, [], [0, 0, 0], requirements="codebook-offset")
-book("NNR-NEG-069", "codebook of no entries", "ElementError", 0, 0, 0, [], [], requirements="codebook-offset")
-book("NNR-NEG-070", "entry 2^31", "ElementError", 2, -1, 2**31 - 1, [], [0], requirements="codebook-values")
+book("NNR-NEG-068", "negative CbZeroOffset", "ElementError", 3, -2, 0, [], [0, 0, 0], requirements="codebook-offset")
+book("NNR-NEG-069", "a codebook without entries", "ElementError", 0, 0, 0, [], [], requirements="codebook-offset")
+book("NNR-NEG-070", "codebook entry 2^31", "ElementError", 2, -1, 2**31 - 1, [], [0], requirements="codebook-values")
 book(
     "NNR-NEG-072",
-    "5000 entries",
+    "a codebook of 5,000 entries",
     "LimitError",
     5000,
     -2500,
@@ -231,20 +231,20 @@ SPLIT: dict[str, Any] = {
 
 
 def split(id_: str, title: str, **options: Any) -> None:
-    """Register a raw matrix of 2 x 2 whose pieces do not work out."""
+    """Register a raw matrix of 2 x 2 with an invalid split."""
     given = {"concatentation_axis_index": 0, "split_index": [1], "number_of_shifts": [0, 0]} | options
     header(id_, title, error="ElementError", **SPLIT, **given)
 
 
-split("NNR-NEG-073", "split_index at the end", split_index=[2])
+split("NNR-NEG-073", "split_index equal to the dimension", split_index=[2])
 split(
     "NNR-NEG-075",
-    "concatentation_axis_index 2 of 2 dimensions",
+    "concatentation_axis_index 2 for two dimensions",
     concatentation_axis_index=2,
 )
 split(
     "NNR-NEG-076",
-    "an axis shifted beyond the first",
+    "an axis shifted to a position before the first",
     number_of_shifts=[0, 1],
     shift_index=[[], [1]],
     shift_value=[[], [2]],
@@ -252,7 +252,7 @@ split(
 
 
 def block(id_: str, title: str, names: Any, types: int, clauses: str = "6.4.3.7", **options: Any) -> None:
-    """Register a block that is refused."""
+    """Register an invalid block."""
     header(
         id_,
         title,
@@ -270,11 +270,11 @@ block(
     "NNR-NEG-077", "two ids for a weight with bias and local scaling", ["w", "b"], 0b1010, requirements="block-elements"
 )
 block("NNR-NEG-078", "three ids for a weight with bias", ["w", "b", "c"], 0b1000, requirements="block-elements")
-block("NNR-NEG-079", "a single id", "w", 0b1000, requirements="block-elements")
-block("NNR-NEG-080", "nothing but a weight", ["w", "b"], 0, requirements="block-parameters")
+block("NNR-NEG-079", "a single id for a weight with bias", "w", 0b1000, requirements="block-elements")
+block("NNR-NEG-080", "a block with only a weight", ["w", "b"], 0, requirements="block-parameters")
 block(
     "NNR-NEG-081",
-    "G of 3 rows of a tensor of 4 elements",
+    "G with 3 rows for a tensor of 4 elements",
     ["g", "h"],
     1,
     decomposition_rank=1,
@@ -283,7 +283,7 @@ block(
 )
 block(
     "NNR-NEG-082",
-    "rank 0",
+    "decomposition rank 0",
     ["g", "h"],
     1,
     decomposition_rank=0,
@@ -296,7 +296,7 @@ G: dict[str, Any] = {"compressed_parameter_types": 1, "decomposition_rank": 1, "
 
 
 def lonely(after: bytes) -> Content:
-    """G, and what comes instead of H."""
+    """Return a stream with G and without H."""
     s = Stream().start()
     s.ndu(ndu("g", kind=NNR_PT_FLOAT, **G), [[1], [2]])
     s.add(after)
@@ -305,7 +305,7 @@ def lonely(after: bytes) -> Content:
 
 @invalid(
     "NNR-NEG-083",
-    "another tensor after G",
+    "a different tensor after G",
     "6.4.3.7",
     "NNR_CPT_DC",
     "ElementError",
@@ -317,7 +317,13 @@ def other_after_g() -> Content:
 
 
 @invalid(
-    "NNR-NEG-084", "nothing after G", "6.4.3.7", "NNR_CPT_DC", "ElementError", None, requirements="decomposition-pair"
+    "NNR-NEG-084",
+    "the bitstream ends after G",
+    "6.4.3.7",
+    "NNR_CPT_DC",
+    "ElementError",
+    None,
+    requirements="decomposition-pair",
 )
 def nothing_after_g() -> Content:
     return lonely(b"")
@@ -352,7 +358,7 @@ header(
 
 @invalid(
     "NNR-NEG-086",
-    "floats, and no parameter set has a QpDensity",
+    "quantized floats without a QpDensity in any parameter set",
     "6.4.4.3",
     "mps_quantization_method_flags=0",
     "ElementError",
@@ -367,7 +373,7 @@ def no_density() -> Content:
 
 # ------------------------------------------------------------------------------------------------ pruning information
 def pruned(*lines: str) -> bytes:
-    """A topology unit of format NNR_TPL_PRUN with these bits."""
+    """Return a topology unit of format NNR_TPL_PRUN with these bits."""
     return HEAD + sized("000011 NNR_TPL", "10 complete", "0x05 NNR_TPL_PRUN", "0x00", *lines) + RAW
 
 
@@ -383,7 +389,7 @@ bad(
 )
 bad(
     "NNR-NEG-088",
-    "half a million ids in no bytes",
+    "half a million ids in an empty payload",
     "6.3.4.5",
     "TruncatedError",
     2,

@@ -1,4 +1,4 @@
-"""NNR-NEG-001 to 031: bitstreams refused for their units: order, sizes, aggregates, parts, names."""
+"""NNR-NEG-001 to 031: bitstreams rejected because of their units: order, sizes, aggregates, parts, names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RAW = assemble(*ndu_bits(17, 2, NAME_W, *raw(2)), ONE, TWO)  # [1, 2]
 
 
 def bad(id_: str, title: str, clauses: str, error: str, unit: int | None, data: bytes, **fields: Any) -> None:
-    """Register bytes that are refused."""
+    """Register bytes that decoders must reject."""
 
     @invalid(id_, title, clauses, fields.pop("features", ""), error, unit, **fields)
     def make() -> Content:
@@ -27,20 +27,20 @@ def bad(id_: str, title: str, clauses: str, error: str, unit: int | None, data: 
 
 
 def sized(*lines: str) -> bytes:
-    """A unit of these bits with its size before them."""
+    """Return a unit of these bits, preceded by its size."""
     body = assemble(*lines)
     return (len(body) + 2).to_bytes(2, "big") + body
 
 
 def raw_named(name: str, n: int = 1) -> bytes:
-    """An NNR_PT_RAW_FLOAT unit of ones."""
+    """Return an NNR_PT_RAW_FLOAT unit of ones."""
     s = Stream()
     s.session.general_profile_idc = 1
     return s.raw(ndu(name, [n], kind=NNR_PT_RAW_FLOAT), [1] * n).data
 
 
 # ------------------------------------------------------------------------------------------------ order of units
-bad("NNR-NEG-001", "no unit at all", "6.2.3", "ElementError", None, b"", requirements="start-unit")
+bad("NNR-NEG-001", "an empty bitstream", "6.2.3", "ElementError", None, b"", requirements="start-unit")
 bad("NNR-NEG-002", "no start unit", "6.2.3", "ElementError", 0, HEAD[4:] + RAW, requirements="start-unit")
 bad(
     "NNR-NEG-003",
@@ -78,13 +78,29 @@ bad(
     b"\x00\x04\x02\x02" + HEAD[4:] + RAW,
     requirements="profile",
 )
-bad("NNR-NEG-007", "an id twice", "6.2.3", "ElementError", 3, HEAD + RAW + RAW, requirements="unique-ids")
+bad(
+    "NNR-NEG-007",
+    "two tensors with the same id",
+    "6.2.3",
+    "ElementError",
+    3,
+    HEAD + RAW + RAW,
+    requirements="unique-ids",
+)
 
 # ------------------------------------------------------------------------------------------------ sizes
-bad("NNR-NEG-008", "one byte, not even a size", "6.3.2", "TruncatedError", 0, b"\0", requirements="unit-size")
+bad(
+    "NNR-NEG-008",
+    "a bitstream of one byte, shorter than a unit size",
+    "6.3.2",
+    "TruncatedError",
+    0,
+    b"\0",
+    requirements="unit-size",
+)
 bad(
     "NNR-NEG-009",
-    "the last unit lacks its last byte",
+    "the last byte of the last unit is missing",
     "6.3.2",
     "TruncatedError",
     2,
@@ -93,7 +109,7 @@ bad(
 )
 bad(
     "NNR-NEG-011",
-    "a unit whose own size ends inside the header",
+    "a unit whose size ends inside its header",
     "6.3.2",
     "TruncatedError",
     2,
@@ -103,7 +119,7 @@ bad(
 bad("NNR-NEG-012", "nnr_unit_size 0", "6.4.2", "ElementError", 2, HEAD + b"\0\0" + RAW[2:], requirements="unit-size")
 bad(
     "NNR-NEG-013",
-    "nnr_unit_size 2, the size of the field alone",
+    "nnr_unit_size 2, the length of the size field",
     "6.4.2",
     "ElementError",
     2,
@@ -162,7 +178,7 @@ bad(
 )
 bad(
     "NNR-NEG-019",
-    "a unit that goes beyond its aggregate",
+    "a unit that extends beyond its aggregate",
     "6.4.4.8",
     "TruncatedError",
     4,
@@ -175,7 +191,7 @@ for k in range(4):
     nest = aggregate([nest, raw_named(f"c{k}")])
 bad(
     "NNR-NEG-020",
-    "five aggregates around a unit under max_agg_depth 4",
+    "five nested aggregates, with max_agg_depth 4",
     "6.3.4.8",
     "LimitError",
     6,
@@ -188,7 +204,7 @@ bad(
 
 # ------------------------------------------------------------------------------------------------ parts of tensors
 def parts(*counters: int, name: str = "w", end: bytes = b"") -> bytes:
-    """A raw tensor of which these parts come."""
+    """Return a bitstream with these parts of a raw tensor."""
     s = Stream().start(methods=0)
     for counter in counters:
         s.part(ndu(name, [1], kind=NNR_PT_RAW_FLOAT), counter, b"\x80")
@@ -217,7 +233,7 @@ bad(
 )
 bad(
     "NNR-NEG-023",
-    "the last part never comes",
+    "the last part is missing",
     "6.4.3.1",
     "ElementError",
     None,
@@ -259,7 +275,7 @@ bad(
 )
 bad(
     "NNR-NEG-027",
-    "an id of 65 bytes under max_name_bytes 64",
+    "an id of 65 bytes, with max_name_bytes 64",
     "6.1.3",
     "LimitError",
     2,
@@ -271,7 +287,7 @@ bad(
 
 
 def listed(index: int, *names: str) -> bytes:
-    """A tensor by index, after a reference list if there are names."""
+    """Return a tensor by index, after a reference list of ``names`` if any."""
     s = Stream().start(indexed=1, methods=0)
     if names:
         s.reference_list(*names)
@@ -280,7 +296,7 @@ def listed(index: int, *names: str) -> bytes:
 
 bad(
     "NNR-NEG-028",
-    "an index beyond the reference list",
+    "an index outside the reference list",
     "6.4.3.7",
     "MissingReferenceError",
     3,
@@ -300,7 +316,7 @@ bad(
 )
 bad(
     "NNR-NEG-030",
-    "an index twice",
+    "two tensors with the same index",
     "6.2.3",
     "ElementError",
     4,
@@ -310,7 +326,7 @@ bad(
 )
 bad(
     "NNR-NEG-031",
-    "dimensions neither in the unit nor known otherwise",
+    "unknown dimensions: absent in the unit, no topology",
     "6.4.3.7",
     "MissingReferenceError",
     2,

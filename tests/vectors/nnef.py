@@ -25,7 +25,7 @@ graph net(input) -> (output)
 """
 QUANT = b'"output": linear_quantize(min = 0.0, max = 1.0, bits = 8);\n'
 
-#: zlib.compress(GRAPH + b"\\0", 9) and the like; written down because implementations of deflate may differ.
+#: zlib.compress(GRAPH + b"\\0", 9) and others, as literals because implementations of deflate may differ.
 GRAPH_DEFLATED = bytes.fromhex(
     "78da6d8fcb0ac23010455de72b66d714e2a3d85da93f222e26323681909624ad82f8efe65111c459cde3dc993b0b39af470b"
     "cdeed03136389c14580a5cdb690e356c4fc0c739a49c3d19c4c803e8811e819c45c3bdc28962e3dc08385eea2e5377d2834a"
@@ -41,13 +41,13 @@ assert zlib.decompress(QUANT_DEFLATED) == QUANT + b"\0"
 
 
 def with_tensors(s: Stream, **texts: bytes) -> Content:
-    """The bitstream with the tensors of the graph."""
+    """Return the bitstream with the tensors of the graph."""
     weight, bias = chosen([4, 3], 9), chosen([1, 4], 5)
     s.ndu(ndu("fc/weight", [4, 3]), weight, qp=-9).ndu(ndu("fc/bias", [1, 4]), bias, qp=-2)
     return s.gives({"fc/weight": floats(weight, -9), "fc/bias": floats(bias, -2)}, **texts)
 
 
-@valid("NNR-NEF-001", "topology as it is", "6.4.3.5 A.2 A.4", "NNR_TPL_NNEF NNR_PT_RAW topology_carriage_flag")
+@valid("NNR-NEF-001", "uncompressed topology", "6.4.3.5 A.2 A.4", "NNR_TPL_NNEF NNR_PT_RAW topology_carriage_flag")
 def plain() -> Content:
     s = Stream()
     s.str_()
@@ -56,7 +56,10 @@ def plain() -> Content:
 
 
 @valid(
-    "NNR-NEF-002", "topology and quantization as they are", "6.4.3.6 A.2 A.4", "NNR_TPL_NNEF NNR_QNT_NNEF NNR_PT_RAW"
+    "NNR-NEF-002",
+    "uncompressed topology and quantization data",
+    "6.4.3.6 A.2 A.4",
+    "NNR_TPL_NNEF NNR_QNT_NNEF NNR_PT_RAW",
 )
 def plain_quantization() -> Content:
     s = Stream()
@@ -67,7 +70,7 @@ def plain_quantization() -> Content:
 
 @valid(
     "NNR-NEF-003",
-    "topology and quantization deflated, quantization first",
+    "deflated topology and quantization data, quantization data first",
     "6.4.3.5 6.4.3.6 A.4",
     "NNR_TPL_NNEF NNR_QNT_NNEF NNR_DFL",
 )
@@ -81,7 +84,7 @@ def deflated() -> Content:
 
 @valid(
     "NNR-NEF-004",
-    "topology and a reference list of its labels",
+    "topology, and a reference list of its labels",
     "6.4.3.7 A.4",
     "NNR_TPL_NNEF NNR_TPL_REFLIST topology_elem_id_index",
 )
@@ -95,7 +98,7 @@ def indexed() -> Content:
     return s.gives({"fc/weight": floats(weight), "fc/bias": floats(bias)}, topology=GRAPH)
 
 
-@valid("NNR-NEF-005", "a text of UTF-8 characters of several bytes", "A.4", "NNR_TPL_NNEF UTF-8")
+@valid("NNR-NEF-005", "a topology with multibyte UTF-8 characters", "A.4", "NNR_TPL_NNEF UTF-8")
 def utf8() -> Content:
     text = "# größe 重み 🧠\n".encode() + GRAPH
     s = Stream()
@@ -136,7 +139,7 @@ BITS = (
 
 
 @valid(
-    "NNR-NEF-006", "deflated topology of one stored block", "6.4.3.5 A.4", "hand NNR_TPL_NNEF NNR_DFL", bits=BITS, rev=2
+    "NNR-NEF-006", "deflated topology in one stored block", "6.4.3.5 A.4", "hand NNR_TPL_NNEF NNR_DFL", bits=BITS, rev=2
 )
 def stored() -> Content:
     return Content(assemble(*BITS), {"w": f4(1, 2)}, topology=SMALL)

@@ -1,7 +1,7 @@
-"""NNR-SYN-055 on: topologies of ONNX, a serialized ModelProto without the data of its tensors (Annex B, errata N9).
+"""NNR-SYN-055 on: ONNX topologies, a serialized ModelProto without tensor data (Annex B, errata N9).
 
-What decoders learn from it is what they learn from an NNEF graph; see `wired`. Annex B is informative, and asks for a
-string, which such a topology is not: a decoder may refuse what depends on it.
+Decoders derive the same information as from an NNEF graph; see `wired`. Annex B is informative and requires a string,
+which an ONNX topology is not, so a decoder may reject bitstreams that depend on it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NORM = ("gamma", "beta", "mean", "var")
 
 
 def empty(name: str, *shape: int) -> bytes:
-    """A TensorProto of float32 whose data have been taken out."""
+    """Return a TensorProto of float32 without data."""
     return b"".join(field(1, extent) for extent in shape) + field(2, CODES["float32"]) + field(8, name) + field(9, b"")
 
 
@@ -42,16 +42,16 @@ CONV = model(
 
 
 def start(data: bytes, **parameters: int) -> Stream:
-    """NNR_STR, NNR_MPS and the topology."""
+    """Return a stream with NNR_STR, NNR_MPS and the topology."""
     s = Stream()
     s.str_()
     s.parameters(topology_carriage_flag=1, **parameters)
-    return s.topology(data, storage=ONNX)  # type: ignore[return-value]  # what the builder's methods return
+    return s.topology(data, storage=ONNX)  # type: ignore[return-value]  # the builder's type
 
 
 @valid(
     "NNR-SYN-055",
-    "a topology of ONNX that is kept apart: a single zero",
+    "a topology of format NNR_TPL_ONNX that is stored separately: a single zero byte",
     "6.4.3.5 B.4",
     "NNR_TPL_ONNX topology_carriage_flag",
 )
@@ -63,7 +63,7 @@ def apart() -> Content:
 
 @valid(
     "NNR-SYN-056",
-    "a ModelProto without data, and its tensors by a reference list",
+    "a ModelProto without tensor data, tensors by index",
     "6.4.3.5 B.2 B.4",
     "NNR_TPL_ONNX NNR_TPL_REFLIST topology_elem_id_index",
 )
@@ -79,7 +79,7 @@ def carried() -> Content:
 # Annex B is informative.
 @acceptable(
     "NNR-ACC-033",
-    "dimensions that are left out are those of the ONNX graph in the bitstream",
+    "omitted dimensions are taken from the ONNX graph in the bitstream",
     "6.4.3.7 B.4",
     "NNR_TPL_ONNX tensor_dimensions_flag=0",
 )
@@ -94,7 +94,7 @@ def dimensions() -> Content:
 # Annex B is informative.
 @acceptable(
     "NNR-ACC-034",
-    "folded batch normalization of an ONNX graph: gamma and beta are coded, mean, variance and bias recreated",
+    "folded batch normalization of an ONNX graph: gamma and beta are coded; mean, variance and bias are recreated",
     "8.2.1 7.3.5 B.4",
     "NNR_TPL_ONNX NNR_PT_BLOCK compressed_parameter_types=10 batchnorm_folding",
 )

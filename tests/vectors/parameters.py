@@ -23,7 +23,7 @@ from .bits import f4
 from .case import Content, acceptable, valid
 from .stream import Stream
 
-#: Rows with and without accuracies of single classes; masks of one byte and of three.
+#: Rows with and without accuracies of classes; masks of one byte and of three.
 SPARSIFICATION = SparsificationMap(
     (SparsificationRow(0.5, 0.25, 0.75, 0b1001, (0.5, 1.0)), SparsificationRow(0.125, 0.5, 0.625))
 )
@@ -41,7 +41,7 @@ DECOMPOSITION = DecompositionMap(
 
 
 def model(performance: Performance) -> Stream:
-    """NNR_STR and NNR_MPS."""
+    """Return a stream with NNR_STR and NNR_MPS."""
     s = Stream()
     s.str_()
     return s.parameters(**performance.elements())
@@ -53,7 +53,7 @@ W = [1, -2, 3]
 # ------------------------------------------------------------------------------------------------ parameter sets
 @valid(
     "NNR-SYN-027",
-    "performance maps of the model, and of layers beside it",
+    "performance maps of the model and of layers",
     "6.3.4.3 6.3.4.4 6.4.4.3 6.4.4.4",
     "performance_maps NNR_LPS",
 )
@@ -69,7 +69,7 @@ def maps_of_layers() -> Content:
 for number, (title, features, performance) in enumerate(
     [
         (
-            "a base model, and maps without rows that have the metric's type",
+            "a base_model_id, and performance maps without rows that use performance_metric_type",
             "base_model_id metric_type_performance_map_valid_flag performance_maps",
             Performance(
                 "größe/重み",
@@ -79,7 +79,7 @@ for number, (title, features, performance) in enumerate(
             ),
         ),
         (
-            "a validation result and its metric",
+            "a validation result with its metric",
             "validation_set_performance performance_metric_type",
             Performance(performance_metric_type="F1", validation_set_performance=0.625),
         ),
@@ -99,7 +99,7 @@ for number, (title, features, performance) in enumerate(
         return s.gives({"w": floats(W, 5)})
 
 
-#: As many rows as their count can tell of, and a mask of 32 classes.
+#: The maximum number of rows, and a mask of 32 classes.
 LONGEST = PerformanceMaps(
     SparsificationMap(tuple(SparsificationRow(k / 256, 1 - k / 256, 0.5) for k in range(254))),
     PruningMap((PruningRow(0.0, 0.5, (1 << 32) - 1, (0.5,) * 31 + (1.0,)), PruningRow(0.25, 0.25, 1 << 31, (0.125,)))),
@@ -109,7 +109,7 @@ LONGEST = PerformanceMaps(
 
 @valid(
     "NNR-SYN-057",
-    "a map of 254 rows, one with a mask of 32 classes, and one of superblocks with two dimensions",
+    "performance maps with 254 rows, with a mask of 32 classes, and with two-dimensional superblocks",
     "6.3.4.3 6.4.4.3",
     "performance_maps spm_count_thresholds=255 ppm_class_bitmask",
 )
@@ -121,7 +121,7 @@ def longest_maps() -> Content:
 
 @acceptable(
     "NNR-ACC-017",
-    "maps that count 0 thresholds",
+    "performance maps with 0 thresholds",
     "6.4.4.3",
     "spm_count_thresholds=0 dpm_count_thresholds=0",
     requirements="map-counts",
@@ -142,7 +142,7 @@ def no_thresholds() -> Content:
 # ------------------------------------------------------------------------------------------------ scope
 @valid(
     "NNR-QNT-032",
-    "a layer parameter set in an aggregate within the scope of another one: after it there is none",
+    "a nested aggregate with a layer parameter set: after it, the model parameter set applies",
     "6.2.3 6.4.4.4",
     "NNR_LPS NNR_AGG nested",
 )
@@ -156,10 +156,10 @@ def nested_layers() -> Content:
     )
 
 
-# Whether an LPS reaches into an aggregate is not said (6.2.3).
+# The standard does not state whether an LPS applies inside a later aggregate (6.2.3).
 @acceptable(
     "NNR-ACC-018",
-    "a layer parameter set before an aggregate reaches into it, and beyond it",
+    "a layer parameter set before an aggregate applies in the aggregate and after it",
     "6.2.3 6.4.4.4",
     "NNR_LPS NNR_AGG",
 )
@@ -189,7 +189,7 @@ def nested_entry_points() -> Content:
 
 @valid(
     "NNR-SYN-032",
-    "self-contained aggregates with reference lists and parameter sets of their own",
+    "self-contained aggregates with their own reference lists and parameter sets",
     "6.2.3 6.4.3.4 6.4.3.8",
     "NNR_AGG_SLF NNR_LPS lps_self_contained_flag=1 NNR_TPL_REFLIST",
 )
@@ -233,7 +233,7 @@ def unified_model() -> Content:
 # ------------------------------------------------------------------------------------------------ units
 @acceptable(
     "NNR-ACC-019",
-    "a unit of each reserved and each unspecified type, small and with 31 bits of nnr_unit_size",
+    "a unit of each reserved and unspecified type, with short and long nnr_unit_size",
     "6.3.2 6.4.3.1",
     "NNR_RSVD NNR_UNSP nnr_unit_size_flag",
     requirements="unit-type",
@@ -247,7 +247,7 @@ def other_types() -> Content:
     return s.gives({"w": f4(1, 2)})
 
 
-@valid("NNR-SYN-044", "a tensor in two parts, one of them empty", "6.4.3.1 7.3.4", "partial_data_counter=2")
+@valid("NNR-SYN-044", "a tensor in two parts, one of which is empty", "6.4.3.1 7.3.4", "partial_data_counter=2")
 def two_parts() -> Content:
     header = ndu("w", [2], kind=NNR_PT_RAW_FLOAT)
     s = Stream().start(methods=0)

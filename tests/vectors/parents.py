@@ -1,4 +1,4 @@
-"""NNR-UPD-019 on: trees of several devices, parents that hashes name, updates that start anew, and what goes wrong."""
+"""NNR-UPD-019 on: updates of several devices, parents by hash, external parents, and errors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..builder import ndu
 from .arithmetic import chosen, floats
 from .case import Content, Tensor, acceptable, invalid, valid
 from .stream import Stream, side
-from .update import TOLD_APART
+from .update import DISTINCT
 
 DIMS = [5, 6]
-#: Sets that tell the contexts of updates apart, those of history as well.
-SIG, SIGN, GTX = TOLD_APART["sig"], TOLD_APART["sign"], TOLD_APART["gtx"]
+#: Shift parameter ids that distinguish the contexts of updates, including history contexts.
+SIG, SIGN, GTX = DISTINCT["sig"], DISTINCT["sign"], DISTINCT["gtx"]
 HISTORY = side(history=1, sig={**SIG, 40: 8}, sign=SIGN, gtx=GTX)
 TEMPORAL = side(sig=SIG, sign=SIGN, gtx=GTX)
 DIGESTS: dict[int, tuple[str, str]] = {
@@ -28,7 +28,7 @@ DIGESTS: dict[int, tuple[str, str]] = {
 
 
 def start(*, pre: int = 0, base: str = "m", parent: int = 1) -> Stream:
-    """The head of an update."""
+    """Return a stream with the first units of an update."""
     s = Stream()
     s.str_()
     s.parameters(
@@ -38,17 +38,17 @@ def start(*, pre: int = 0, base: str = "m", parent: int = 1) -> Stream:
 
 
 def ids(parameter: int, depth: int, device: int = 0) -> dict[str, int]:
-    """Of the node itself."""
+    """Return the ids of a node."""
     return {"node_id_present_flag": 1, "device_id": device, "parameter_id": parameter, "put_node_depth": depth}
 
 
 def by_id(device: int = 0) -> dict[str, int]:
-    """A parent that has ids."""
+    """Return the elements that identify a parent by ids."""
     return {"parent_node_id_present_flag": 1, "parent_node_id_type": ICNN_NDU_ID, "parent_device_id": device}
 
 
 def by_hash(payload: bytes, kind: int = ICNN_NDU_PL_SHA256) -> dict[str, int]:
-    """A parent that has a payload."""
+    """Return the elements that identify a parent by the hash of its payload."""
     name, digest = DIGESTS[kind]
     number = int.from_bytes(hashlib.new(digest, payload).digest(), "big")
     return {"parent_node_id_present_flag": 1, "parent_node_id_type": kind, name: number}
@@ -58,13 +58,13 @@ EXTERNAL = {"parent_node_id_present_flag": 1, "parent_node_id_type": ICNN_NDU_EX
 
 
 class Parameter:
-    """What was coded of one parameter, and what comes of it.
+    """State of one parameter: its last update, history and value.
 
     Parameters
     ----------
     name : str
     seed : int
-        Decides on its levels.
+        Determines the levels.
     """
 
     def __init__(self, name: str = "w", seed: int = 0) -> None:
@@ -73,7 +73,7 @@ class Parameter:
         self.restart()
 
     def restart(self) -> None:
-        """Nothing before counts."""
+        """Forget all earlier updates."""
         self.last: Tensor | None = None
         self.any_sig = np.zeros(DIMS, bool)
         self.value: Tensor = np.zeros(DIMS, np.float32)
@@ -81,7 +81,7 @@ class Parameter:
     def unit(
         self, s: Stream, elements: dict[str, int], *, temporal: int = 0, history: int = 0, pre: int = 0
     ) -> dict[str, Tensor]:
-        """Add a unit, and tell its tensor."""
+        """Add a unit, and return its tensor by name."""
         self.seed += 1
         levels = chosen(DIMS, 3, 7 * self.seed)
         is_update = elements.get("parent_node_id_present_flag", 0)
@@ -103,7 +103,7 @@ class Parameter:
 
 @valid(
     "NNR-UPD-019",
-    "a tree of two devices that take turns: history and residuals are each one's own",
+    "two devices update in turn: each has its own history and residuals",
     "6.4.3.7 9.2.4 10.2.1.4",
     "ICNN_NDU_ID parent_device_id device_id hist_dep_sig_prob_enabled_flag nnr_pre_flag",
 )
@@ -119,7 +119,7 @@ def two_devices() -> list[Content]:
 
 @valid(
     "NNR-UPD-020",
-    "the parent is another device's, while temporal contexts look at the own update before",
+    "parents from another device, while temporal contexts use the device's own previous update",
     "6.4.3.7 10.3.4.2.2",
     "parent_device_id temporal_context_modeling_flag",
 )
@@ -132,7 +132,7 @@ def own_contexts() -> list[Content]:
 
 
 def hashed(kind: int, has_ids: int) -> list[Content]:
-    """A base model and three updates whose parents are payloads; the third and fourth are residuals."""
+    """Return a base model and three updates with parents by hash; the last two are residuals."""
     made, w = [], Parameter(seed=kind)
     for depth in range(4):
         s, parent, pre = start(pre=int(depth > 1), parent=int(depth > 0)), w.payload, int(depth > 1)
@@ -144,7 +144,7 @@ def hashed(kind: int, has_ids: int) -> list[Content]:
 
 @valid(
     "NNR-UPD-021",
-    "no ids: the parent by SHA-256, whose contexts and update count",
+    "parent by SHA-256 without ids: its levels and update are the reference for contexts and residuals",
     "6.4.3.7 9.2.4 10.3.4.2.2",
     "node_id_present_flag=0 ICNN_NDU_PL_SHA256 temporal_context_modeling_flag nnr_pre_flag",
 )
@@ -154,7 +154,7 @@ def hashed_without_ids() -> list[Content]:
 
 @valid(
     "NNR-UPD-022",
-    "no ids: the parent by SHA-512, whose contexts and update count",
+    "parent by SHA-512 without ids: its levels and update are the reference for contexts and residuals",
     "6.4.3.7 9.2.4 10.3.4.2.2",
     "node_id_present_flag=0 ICNN_NDU_PL_SHA512 temporal_context_modeling_flag nnr_pre_flag",
 )
@@ -164,7 +164,7 @@ def hashed_without_ids_512() -> list[Content]:
 
 @valid(
     "NNR-UPD-023",
-    "ids, and the parent by SHA-256, with contexts and residuals",
+    "parent by SHA-256 with ids, contexts and residuals",
     "6.4.3.7 9.2.4 10.3.4.2.2",
     "ICNN_NDU_PL_SHA256 temporal_context_modeling_flag nnr_pre_flag",
 )
@@ -174,7 +174,7 @@ def hashed_with_ids() -> list[Content]:
 
 @valid(
     "NNR-UPD-024",
-    "the parent by SHA-512 is of another device: a base model that two devices update",
+    "parent by SHA-512 from another device: a base model that two devices update",
     "6.4.3.7",
     "ICNN_NDU_PL_SHA512 device_id",
 )
@@ -190,7 +190,7 @@ def hashed_base() -> list[Content]:
 
 @valid(
     "NNR-UPD-025",
-    "an update whose parent is in no bitstream starts anew: no history, and its residual is the update",
+    "an update with an external parent restarts: no history, and its residual is the update",
     "6.4.3.7 9.2.4",
     "ICNN_NDU_EXT hist_dep_sig_prob_enabled_flag nnr_pre_flag",
 )
@@ -208,7 +208,7 @@ def restart() -> list[Content]:
 
 @valid(
     "NNR-UPD-026",
-    "what residuals leave out does not change, and its next residual adds to its last update",
+    "a tensor without a unit is unchanged; its next residual is added to its last update",
     "6.4.3.7 7.3.3 9.2.4",
     "nnr_pre_flag put_node_depth",
 )
@@ -227,17 +227,17 @@ def left_out() -> list[Content]:
 
 
 def lineage(number: int, token: str = "", device: int = 3) -> str:
-    """base_model_id of a bitstream of one sender."""
+    """Return the base_model_id of a bitstream of one sender."""
     return f"m#{device}.{number}.{token}"
 
 
 def after(token: str, data: bytes) -> str:
-    """The token of the bitstream after this one."""
+    """Return the token of the next bitstream."""
     return base64.b64encode(hashlib.sha256(token.encode() + data).digest(), b"-_")[:16].decode()
 
 
 def followed(count: int) -> tuple[list[Content], list[str]]:
-    """Bitstreams of a sender, each of which names the one before, and their tokens; the third leaves out its tensor."""
+    """Return bitstreams that identify the previous one of a sender, and their tokens; the third has no tensor."""
     made: list[Content] = []
     w, tokens, depth = Parameter(seed=9), [""], 0
     for number in range(1, count + 1):
@@ -253,7 +253,7 @@ def followed(count: int) -> tuple[list[Content], list[str]]:
 
 @valid(
     "NNR-UPD-027",
-    "base_model_id tells which bitstream of its sender comes before, also where nothing changes",
+    "base_model_id identifies the previous bitstream of the sender, including one without tensors",
     "6.4.4.3",
     "base_model_id",
 )
@@ -262,7 +262,7 @@ def in_line() -> list[Content]:
 
 
 # ------------------------------------------------------------------------------------------------ acceptable
-@acceptable("NNR-ACC-028", "an update that is repeated", "6.4.3.7", "put_node_depth", requirements="parent-depth")
+@acceptable("NNR-ACC-028", "a repeated update", "6.4.3.7", "put_node_depth", requirements="parent-depth")
 def repeated() -> list[Content]:
     w, made = Parameter(seed=4), []
     for depth in (1, 2):
@@ -271,8 +271,8 @@ def repeated() -> list[Content]:
     return [*made, made[-1]]
 
 
-# A tree may have branches; decoders need not keep all nodes.
-@acceptable("NNR-ACC-029", "an update of an older payload: a tree with a branch", "6.4.3.7", "ICNN_NDU_PL_SHA256")
+# A tree may have branches; decoders are not required to keep all nodes.
+@acceptable("NNR-ACC-029", "an update of an older payload: a tree with two branches", "6.4.3.7", "ICNN_NDU_PL_SHA256")
 def branch() -> list[Content]:
     w, made, payload = Parameter(seed=6), [], b""
     for k in range(3):
@@ -284,7 +284,7 @@ def branch() -> list[Content]:
 
 @acceptable(
     "NNR-ACC-030",
-    "an update that starts anew comes twice",
+    "a repeated update with an external parent",
     "6.4.3.7",
     "ICNN_NDU_EXT put_node_depth",
     requirements="update-order",
@@ -295,8 +295,8 @@ def restarted_twice() -> list[Content]:
     return [made, made]
 
 
-# What base_model_id says is up to the application.
-@acceptable("NNR-ACC-031", "base_model_id tells of a bitstream between that was lost", "6.4.4.3", "base_model_id")
+# The application defines the meaning of base_model_id.
+@acceptable("NNR-ACC-031", "base_model_id identifies a previous bitstream that is missing", "6.4.4.3", "base_model_id")
 def lost() -> list[Content]:
     made, _ = followed(4)
     return [*made[:2], made[3]]
@@ -304,7 +304,7 @@ def lost() -> list[Content]:
 
 @acceptable(
     "NNR-ACC-032",
-    "base_model_id tells of a bitstream that starts anew, and is repeated",
+    "a repeated update with an external parent and a base_model_id that starts a new sequence",
     "6.4.4.3",
     "base_model_id",
     requirements="update-order",
@@ -317,7 +317,7 @@ def repeated_in_line() -> list[Content]:
 
 # ------------------------------------------------------------------------------------------------ invalid
 def without(parent: dict[str, int], *, pre: int = 0, temporal: int = 0, depth: int = 2, device: int = 0) -> Content:
-    """An update that is refused."""
+    """Return an update that decoders must reject."""
     s = start(pre=pre)
     has_ids = "parent_device_id" in parent
     Parameter(seed=1).unit(s, (ids(0, depth, device) if has_ids else {}) | parent, temporal=temporal)
@@ -325,14 +325,14 @@ def without(parent: dict[str, int], *, pre: int = 0, temporal: int = 0, depth: i
 
 
 def first() -> Content:
-    """A first update of device 0."""
+    """Return a first update of device 0."""
     s = start()
     return s.gives(Parameter(seed=2).unit(s, ids(0, 1) | by_id()))
 
 
 @invalid(
     "NNR-NEG-194",
-    "temporal contexts of a parent whose payload is not known",
+    "temporal contexts with a parent whose payload is unknown",
     "6.4.3.7 10.3.4.2.2",
     "ICNN_NDU_PL_SHA256 temporal_context_modeling_flag",
     "MissingReferenceError",
@@ -345,7 +345,7 @@ def unknown_contexts() -> list[Content]:
 
 @invalid(
     "NNR-NEG-195",
-    "a residual to a parent whose payload is not known",
+    "a residual with a parent whose payload is unknown",
     "6.4.3.7 9.2.4",
     "ICNN_NDU_PL_SHA512 nnr_pre_flag",
     "MissingReferenceError",
@@ -358,7 +358,7 @@ def unknown_update() -> list[Content]:
 
 @invalid(
     "NNR-NEG-196",
-    "temporal contexts of an update that another device has, and this one not",
+    "temporal contexts without an earlier update of the same device",
     "6.4.3.7 10.3.4.2.2",
     "parent_device_id temporal_context_modeling_flag",
     "MissingReferenceError",
@@ -371,7 +371,7 @@ def contexts_of_another() -> list[Content]:
 
 @invalid(
     "NNR-NEG-197",
-    "the parent is another device's update that was not decoded",
+    "the parent is an update of another device that was not decoded",
     "6.4.3.7",
     "parent_device_id",
     "MissingReferenceError",
@@ -384,7 +384,7 @@ def parent_of_another() -> list[Content]:
 
 @invalid(
     "NNR-NEG-198",
-    "an update of another shape than the one whose hash it names",
+    "temporal contexts with a parent of a different shape, identified by hash",
     "6.4.3.7 10.3.4.2.2",
     "ICNN_NDU_PL_SHA256 temporal_context_modeling_flag",
     "MissingReferenceError",

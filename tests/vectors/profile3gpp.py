@@ -1,4 +1,4 @@
-"""NNR-3GP: the tools that 3GPP S4-260200 asks decoders for, together as they are meant to be used.
+"""NNR-3GP: combinations of the tools that 3GPP S4-260200 requires of decoders.
 
 A whole model: profile 1, NNR_PT_BLOCK with local scaling and batch normalization, dependent quantization or a codebook,
 shift parameter ids. Updates: parents, skipped rows, predictive residuals, history and temporal contexts, scan orders.
@@ -21,25 +21,25 @@ from .block import BI, BN, CODED, LISTED, LS, QP, described, scaled
 from .block import block as one_block
 from .case import Content, Tensor, valid
 from .stream import Stream, side
-from .update import TOLD_APART, TOLD_APART_DQ, rounds
+from .update import DISTINCT, DISTINCT_DQ, rounds
 from .wired import BATCH, FILTER, NORMALIZATION, NORMALIZED, graph, variable
 from .wired import start as with_graph
 
 FULL = "6.4.3.7 7.3.5 8.3.8 8.3.9"
 CONTEXTS = "10.2.1.4 10.2.1.6 10.3.4.2"
 TOOLS = "NNR_PT_BLOCK compressed_parameter_types=6"
-#: Sets of their own for all contexts of a whole model, without and with states; of updates, with those of history.
+#: Shift parameter ids that distinguish all contexts of a model, with and without states.
 PLAIN = {"sig": {0: 1, 1: 2, 2: 6}, "sign": {0: 8, 1: 2, 2: 1}, "gtx": {k: (k + 3) % 9 for k in range(20)}}
 STATES = PLAIN | {"sig": {k: (4 * k + 1) % 9 for k in range(24)}}
-#: Parts of a block, of those that are not decomposed.
+#: Parts of a block without decomposition.
 PARTS = CODED[:-2]
-#: A codebook of nine entries, its zero in the middle.
+#: A codebook of nine entries with zero in the middle.
 BOOK = ([-60, -25, -9, -3, 0, 2, 8, 30, 71], 4)
 
 
 # ------------------------------------------------------------------------------------------------ whole models
 def sides(sets: Mapping[str, Any]) -> dict[str, TensorSide]:
-    """Shift parameter ids for each part of a block."""
+    """Return shift parameter ids for each part of a block."""
     return dict.fromkeys(PARTS, side(**sets))
 
 
@@ -49,7 +49,7 @@ for number, (types, dims, density) in enumerate(
 
     @valid(
         f"NNR-3GP-{number:03}",
-        f"weight of {len(dims)} dimensions with {described(types)}, dependent quantization, shift parameter ids",
+        f"{len(dims)}-dimensional weight with {described(types)}, dependent quantization, shift parameter ids",
         f"{FULL} {CONTEXTS}",
         f"NNR_PT_BLOCK compressed_parameter_types={int(types)} dq_flag shift_parameter_ids mps_qp_density={density}",
     )
@@ -64,7 +64,7 @@ for number, (types, dims, density) in enumerate(
     f"{TOOLS} codebook shift_parameter_ids",
 )
 def with_codebook() -> Content:
-    left = PLAIN | {"gtx": {k: (k + 3) % 9 for k in range(8)}}  # a codebook leaves pairs up to its end
+    left = PLAIN | {"gtx": {k: (k + 3) % 9 for k in range(8)}}  # a codebook limits the number of contexts
     given = sides(PLAIN) | {"weight": side(**left)}
     return one_block(LS | BN, [6, 5], books=(BOOK,), sides=given)
 
@@ -87,18 +87,18 @@ def every_id() -> Content:
 
 
 class Convolution:
-    """A weight with local scaling and batch normalization, and what was coded of it before.
+    """A weight with local scaling and batch normalization, and the state of its updates.
 
     Parameters
     ----------
     name : str
-        Before the names of its parts.
+        Prefix of the names of its parts.
     dims : sequence of int
-        Of the weight.
+        Dimensions of the weight.
     names : mapping of str to str, optional
         Ids by role.
     seed : int
-        Decides on the levels.
+        Determines the levels.
     parameter : int
         parameter_id.
     """
@@ -129,7 +129,7 @@ class Convolution:
         device: int = 0,
         sides: Mapping[str, TensorSide],
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Add a unit; the tensors that it decodes to, and the Rec* variables. A base model has depth 0 or none."""
+        """Add a unit; return its decoded tensors and the Rec* variables. A base model has depth 0 or None."""
         levels = {role: self._levels(role, depth or 0) for role in self.coded}
         if sides["weight"].row_skip_enabled_flag:
             levels["weight"][[0, 2]] = 0
@@ -152,7 +152,7 @@ class Convolution:
 
     def _levels(self, role: str, depth: int) -> Tensor:
         shape = self.dims if role == "weight" else self.dims[:1]
-        if role == "ls":  # above 0, since minus zero is none of the chosen integers
+        if role == "ls":  # positive, because the chosen integers have no minus zero
             return np.array([1 + (k + depth) % 5 for k in range(self.dims[0])], np.int32)
         return chosen(shape, 4, 31 * self.seed + 7 * depth + self.coded.index(role) + 1)
 
@@ -167,7 +167,7 @@ class Convolution:
         return header
 
     def _scaled(self, raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weight times the scaling of each row, which is no tensor of its own."""
+        """Return the tensors with local scaling multiplied into the weight."""
         tensors = {name: tensor for name, tensor in raw.items() if name != self.names["ls"]}
         weight = self.names["weight"]
         values = [Fraction(float(value)) for value in raw[weight].flat]
@@ -175,7 +175,7 @@ class Convolution:
         return tensors
 
 
-#: A convolution with batch normalization, and one that reads its channels.
+#: A convolution with batch normalization, and a convolution of its output.
 NETWORK = graph(
     *(FILTER, *NORMALIZATION, variable("reader", 2, 3, 1, 1)),
     "features = conv(input, filter)",
@@ -186,7 +186,7 @@ ROLES = {"weight": "filter", "ls": "filter_scaling", **BATCH}
 
 
 def network(s: Stream) -> Content:
-    """Both layers; the vectors of the first one take the shapes that the graph declares."""
+    """Write both layers; the vectors of the first layer get the shapes that the graph declares."""
     ids = side(**STATES)
     conv = Convolution("", [3, 2, 1, 2], names=ROLES)
     tensors, raw = conv.unit(s, dq=1, sides=dict.fromkeys(PARTS, ids))
@@ -209,7 +209,7 @@ def whole_model() -> Content:
 
 @valid(
     "NNR-3GP-007",
-    "a model of two layers, its NNEF graph kept apart",
+    "a model of two layers and its separately stored NNEF graph",
     f"{FULL} 6.4.4.3",
     f"{TOOLS} dq_flag topology_carriage_flag=0 NNR_PT_FLOAT",
     topology=NETWORK,
@@ -221,13 +221,13 @@ def graph_apart() -> Content:
 # ------------------------------------------------------------------------------------------------ updates
 INCREMENTAL = "6.3.3.7 6.4.3.7 10.2.1.4 10.2.1.6 10.3.4.2.2"
 UPDATES = "mps_parent_signalling_enabled_flag row_skip_enabled_flag hist_dep_sig_prob_enabled_flag"
-HISTORY = TOLD_APART | {"sig": {**TOLD_APART["sig"], 40: 8}}
-HISTORY_DQ = TOLD_APART_DQ | {"sig": {k: (4 * k + 1) % 9 for k in range(48)}}
+HISTORY = DISTINCT | {"sig": {**DISTINCT["sig"], 40: 8}}
+HISTORY_DQ = DISTINCT_DQ | {"sig": {k: (4 * k + 1) % 9 for k in range(48)}}
 
 
 @valid(
     "NNR-3GP-011",
-    "three updates by their residuals, with contexts of history and of the update before, and skipped rows",
+    "three updates as residuals, history and temporal contexts, skipped rows",
     f"{INCREMENTAL} 6.4.4.3 9.2.4",
     f"{UPDATES} temporal_context_modeling_flag nnr_pre_flag",
 )
@@ -239,7 +239,7 @@ for number, scan in enumerate((1, 2, 3, 4), 12):
 
     @valid(
         f"NNR-3GP-{number:03}",
-        f"three updates by their residuals, all contexts, skipped rows, entry points of scan order {scan}",
+        f"three updates as residuals, history and temporal contexts, skipped rows, entry points of scan order {scan}",
         f"{INCREMENTAL} 4.12 6.4.4.3 9.2.4",
         f"{UPDATES} temporal_context_modeling_flag nnr_pre_flag scan_order={scan} cabac_offset_list",
     )
@@ -250,7 +250,7 @@ for number, scan in enumerate((1, 2, 3, 4), 12):
 
 @valid(
     "NNR-3GP-016",
-    "three updates with dependent quantization, all contexts, skipped rows, entry points with states",
+    "three updates with dependent quantization, history and temporal contexts, skipped rows, entry points with states",
     f"{INCREMENTAL} 4.12",
     f"{UPDATES} temporal_context_modeling_flag dq_flag scan_order=1 dq_state_list",
 )
@@ -260,13 +260,13 @@ def with_states() -> list[Content]:
 
 
 def of_vectors(skip: int = 0, dq: int = 0) -> dict[str, TensorSide]:
-    """Ids for a block of an update; only the weight has places for flags."""
-    given = dict.fromkeys(PARTS, side(**(TOLD_APART_DQ if dq else TOLD_APART)))
+    """Return shift parameter ids for a block of an update; only the weight has row and history flags."""
+    given = dict.fromkeys(PARTS, side(**(DISTINCT_DQ if dq else DISTINCT)))
     return given | {"weight": side(history=1, skip=skip, **(HISTORY_DQ if dq else HISTORY))}
 
 
 def chain(dims: Sequence[int], *, dq: int = 0, scan: int = 0) -> list[Content]:
-    """A base model, which is a block, and three updates of it."""
+    """Return a base model with one block, and three updates."""
     conv, made = Convolution("conv", dims, parameter=3), []
     for depth in range(4):
         s = Stream().start(parent=int(depth > 0))
@@ -278,7 +278,7 @@ def chain(dims: Sequence[int], *, dq: int = 0, scan: int = 0) -> list[Content]:
 
 @valid(
     "NNR-3GP-017",
-    "updates of a weight with local scaling and batch normalization, all contexts and skipped rows",
+    "updates of a weight with local scaling and batch normalization, history and temporal contexts, skipped rows",
     f"{INCREMENTAL} {FULL}",
     f"{UPDATES} {TOOLS} temporal_context_modeling_flag",
 )
@@ -288,7 +288,7 @@ def of_a_block() -> list[Content]:
 
 @valid(
     "NNR-3GP-018",
-    "the same with dependent quantization and entry points",
+    "updates like NNR-3GP-017, with dependent quantization and entry points",
     f"{INCREMENTAL} {FULL} 4.12",
     f"{UPDATES} {TOOLS} temporal_context_modeling_flag dq_flag scan_order=1 cabac_offset_list",
 )
@@ -298,7 +298,7 @@ def of_a_block_scanned() -> list[Content]:
 
 @valid(
     "NNR-3GP-019",
-    "two clients update one block, each has contexts of its own",
+    "two clients update one block, each with its own contexts",
     f"{INCREMENTAL} {FULL}",
     f"{UPDATES} {TOOLS} temporal_context_modeling_flag device_id",
 )
@@ -315,7 +315,7 @@ def clients() -> list[Content]:
 
 @valid(
     "NNR-3GP-020",
-    "an update of a model of which one layer changed: the others have no unit",
+    "an update of a model with one changed layer; the other layers have no unit",
     f"{INCREMENTAL} 6.2.3",
     f"{UPDATES} {TOOLS} NNR_TPL_NNEF put_node_depth",
 )

@@ -1,4 +1,4 @@
-"""NNR-NEF-026 on: graphs whose variables pruning has made smaller than they are declared (6.4.4.5, 8.3.3)."""
+"""NNR-NEF-026 on: pruned variables that are smaller than the graph declares (6.4.4.5, 8.3.3)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .pruning import bits, container, pruned, zeroed
 from .stream import Stream
 from .wired import BIAS, EPSILON, FILTER, NORMALIZATION, NORMALIZED, block, graph, start, variable
 
-#: A convolution, its bias and its batch normalization, and a convolution that reads its channels.
+#: A convolution, its bias and its batch normalization, and a convolution of its output.
 PRUNABLE = graph(
     *(FILTER, BIAS, *NORMALIZATION, variable("reader", 2, 3, 1, 1)),
     "features = conv(input, filter, bias, padding = [])",
     f"normalized = {NORMALIZED}",
     "output = conv(normalized, reader)",
 )
-#: All but one of the three channels are left.
+#: Two of three channels remain.
 LEFT = {
     "filter": [2, 2, 1, 2],
     **{name: [1, 2] for name in ("bias", "mean", "variance", "offset", "scale")},
@@ -31,7 +31,7 @@ FOLDED = {"weight": "filter", "ls": "scale", "bias": "offset"}
 
 
 def folded(s: Stream, names: Mapping[str, str | int], mask: Sequence[int], reader: str | int) -> Content:
-    """The block of the graph and its reader, some of whose parameters are made zero; all have two channels."""
+    """Return the block and its reader with two channels; a mask sets some parameters of the reader to zero."""
     rec = block(s, LS | BI, {role: names[name] for role, name in FOLDED.items()}, LEFT["filter"])
     levels = chosen(LEFT["reader"], 5, 8)
     s.ndu(ndu(reader, LEFT["reader"]), levels, qp=2)
@@ -54,7 +54,7 @@ def folded(s: Stream, names: Mapping[str, str | int], mask: Sequence[int], reade
 
 @valid(
     "NNR-NEF-026",
-    "a folded batch normalization that lost a channel; what is recreated is as the dictionary says, no mask counts it",
+    "folded batch normalization with a pruned channel: recreated tensors are in the dictionary, not in masks",
     "6.4.4.5 8.2.1 8.3.3 A.4",
     "NNR_TPL_NNEF NNR_TPL_PRUN NNR_TPL_DICT element_id sparse_mask batchnorm_folding",
 )
@@ -67,7 +67,7 @@ def by_name() -> Content:
 
 @valid(
     "NNR-NEF-027",
-    "the same by indices into a reference list that names what is recreated, the topology kept apart",
+    "like NNR-NEF-026, by index in a reference list with the recreated tensors; separately stored topology",
     "6.4.4.5 8.2.1 8.3.3 A.4",
     "NNR_TPL_PRUN NNR_TPL_DICT NNR_TPL_REFLIST element_id_index sparse_mask batchnorm_folding",
     topology=PRUNABLE,

@@ -1,4 +1,4 @@
-"""NNR-SYN-034 on: pruning information, NNR_TPL_PRUN, and what it makes of the tensors (6.4.4.5, 8.3.3, errata N1)."""
+"""NNR-SYN-034 on: pruning information, NNR_TPL_PRUN, and its effect on tensors (6.4.4.5, 8.3.3, errata N1)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def container(
     row_major: int = 1,
     dims: Mapping[Any, Sequence[int]] | None = None,
 ) -> NnrPruningTopologyContainer:
-    """A container with masks, or with new dimensions by name or index."""
+    """Return a container with masks, or with new dimensions by name or index."""
     t = NnrPruningTopologyContainer(nnr_rep_type=int(dims is not None), order_flag=row_major)
     t.prune_flag, t.sparse_flag = int(bool(prune) or dims is not None), int(bool(sparse))
     if dims is not None:
@@ -46,18 +46,18 @@ def container(
 
 
 def pruned(s: Bitstream, t: NnrPruningTopologyContainer) -> None:
-    """NNR_TPL with a container."""
+    """Write NNR_TPL with a container."""
     header = NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_PRUN))
     s.unit(header, NnrTopologyUnitPayload(pruning=t))
 
 
 def bits(n: int, seed: int) -> list[int]:
-    """Chosen bits, of which about one in three is 0."""
+    """Return chosen bits, of which about one in three is 0."""
     return [int(value != 0) for value in chosen([n], 1, seed, 0) + chosen([n], 1, seed + 7, 0)]
 
 
 def zeroed(value: Tensor, mask: Sequence[int], row_major: int = 1) -> Tensor:
-    """A tensor with a parameter 0 wherever its bit is; the first or the last index moves fastest."""
+    """Return a tensor that is 0 where its bit is 0, in row-major or column-major order."""
     out = value.copy()
     indices = list(np.ndindex(*value.shape)) if row_major else [i[::-1] for i in np.ndindex(*value.shape[::-1])]
     for bit, index in zip(mask, indices, strict=True):
@@ -70,7 +70,7 @@ SHAPES = {"conv": [3, 2, 2, 2], "conv.bias": [3], "fc": [2, 5], "scale": [4]}
 
 
 def masked(prune: str, row_major: int) -> Content:
-    """A mask for each parameter of two weights, between which there are vectors."""
+    """Return a bitstream with a mask of two weights, with vectors between the weights."""
     mask = bits(24 + 10, 5)
     s = Stream().start()
     pruned(s, container(**{prune: mask}, row_major=row_major))  # type: ignore[arg-type]  # prune or sparse
@@ -118,7 +118,7 @@ def channels() -> Content:
 
 @valid(
     "NNR-SYN-039",
-    "masks of parameters and channels in one container, and another one: what any does not preserve is zero",
+    "masks of parameters and channels in two containers: a parameter is zero if any mask removes it",
     "6.4.4.5 8.3.3",
     "NNR_TPL_BMSK prune_mask sparse_mask",
 )
@@ -137,7 +137,7 @@ def several_masks() -> Content:
 
 @valid(
     "NNR-SYN-040",
-    "masks of a block's weight and of tensors that share a unit",
+    "masks of the weight of a block and of tensors that share a unit",
     "6.4.4.5 7.3.1 7.3.5",
     "NNR_TPL_BMSK sparse_mask NNR_PT_BLOCK TensorSplit",
 )
@@ -159,7 +159,7 @@ def shared_units() -> Content:
 # ------------------------------------------------------------------------------------------------ dictionaries
 @valid(
     "NNR-SYN-041",
-    "a dictionary gives dimensions by name to units that leave them out, and agrees with another unit",
+    "a dictionary by name with omitted dimensions of two units, and equal dimensions of a third",
     "6.4.3.7 6.4.4.5",
     "NNR_TPL_DICT element_id tensor_dimensions_flag=0",
 )
@@ -174,7 +174,7 @@ def dictionary() -> Content:
 
 @valid(
     "NNR-SYN-042",
-    "a dictionary by index, with a sparse_mask beside it; its dimensions come before the topology's",
+    "a dictionary by index and a sparse_mask; its dimensions take precedence over the topology",
     "6.4.3.7 6.4.4.5",
     "NNR_TPL_DICT element_id_index NNR_TPL_REFLIST sparse_mask",
     topology_dimensions={"a": [9, 9], "b": [3]},
@@ -190,7 +190,7 @@ def indexed_dictionary() -> Content:
 
 @acceptable(
     "NNR-ACC-016",
-    "masks that fit no number of parameters or channels are not applied",
+    "masks that match no number of parameters or channels are not applied",
     "6.4.4.5",
     "NNR_TPL_BMSK count_bits",
     requirements="prune-mask",

@@ -16,7 +16,7 @@ for d in range(8):
 
     @valid(
         f"NNR-QNT-{1 + d:03}",
-        f"QpDensity {d}: the least, the greatest and other values of qp_value",
+        f"QpDensity {d}: minimum, maximum and other values of qp_value",
         "7.3.6 9.2.1 10.2.1.3",
         f"NNR_PT_FLOAT mps_qp_density={d}",
     )
@@ -40,7 +40,7 @@ def base() -> Content:
 
 
 @valid(
-    "NNR-QNT-010", "the least and the greatest step of float32", "7.3.3 7.3.6", "mps_quantization_parameter extremes"
+    "NNR-QNT-010", "the smallest and largest step size of float32", "7.3.3 7.3.6", "mps_quantization_parameter extremes"
 )
 def float32_extremes() -> Content:
     s = Stream().start(parameter=-504)
@@ -50,7 +50,10 @@ def float32_extremes() -> Content:
 
 
 @valid(
-    "NNR-QNT-011", "the least and the greatest step of float64", "7.2 7.3.6", "nnr_decompressed_data_format=9 extremes"
+    "NNR-QNT-011",
+    "the smallest and largest step size of float64",
+    "7.2 7.3.6",
+    "nnr_decompressed_data_format=9 extremes",
 )
 def float64_extremes() -> Content:
     s = Stream().start(parameter=-4088)
@@ -61,7 +64,10 @@ def float64_extremes() -> Content:
 
 
 @valid(
-    "NNR-QNT-012", "the least and the greatest step of float16", "7.2 7.3.6", "nnr_decompressed_data_format=8 extremes"
+    "NNR-QNT-012",
+    "the smallest and largest step size of float16",
+    "7.2 7.3.6",
+    "nnr_decompressed_data_format=8 extremes",
 )
 def float16_extremes() -> Content:
     s = Stream().start()
@@ -78,7 +84,10 @@ def float16_extremes() -> Content:
 
 
 @valid(
-    "NNR-QNT-013", "layer parameter sets replace density and parameter, one after another", "6.2.3 6.4.4.4", "NNR_LPS"
+    "NNR-QNT-013",
+    "successive layer parameter sets replace QpDensity and QuantizationParameter",
+    "6.2.3 6.4.4.4",
+    "NNR_LPS",
 )
 def layers() -> Content:
     s = Stream().start(parameter=8)
@@ -95,7 +104,7 @@ def layers() -> Content:
     )
 
 
-@valid("NNR-QNT-014", "a layer parameter set ends with its aggregate", "6.2.3 6.4.4.4", "NNR_LPS NNR_AGG")
+@valid("NNR-QNT-014", "the scope of a layer parameter set ends with its aggregate", "6.2.3 6.4.4.4", "NNR_LPS NNR_AGG")
 def layer_in_aggregate() -> Content:
     s = Stream().start(density=1, parameter=2)
     s.lps(3, -8).ndu(ndu("in", [2]), [1, -3], qp=1).aggregate(2)
@@ -103,7 +112,7 @@ def layer_in_aggregate() -> Content:
     return s.gives({"in": floats([1, -3], -7, 3), "after": floats([1, -3], 3, 1)})
 
 
-# The header of an aggregate is read by the layer parameter set before it (lps_unification_flag, 6.3.3.8).
+# The header of an aggregate depends on the layer parameter set before it (lps_unification_flag, 6.3.3.8).
 @valid("NNR-QNT-036", "a layer parameter set stays active in an aggregate", "6.2.3 6.3.3.8 6.4.4.4", "NNR_LPS NNR_AGG")
 def layer_around_aggregate() -> Content:
     s = Stream().start(density=1, parameter=2)
@@ -114,7 +123,10 @@ def layer_around_aggregate() -> Content:
 
 
 @valid(
-    "NNR-QNT-015", "quantization method NNR_QCB alone, and a layer parameter set with it", "6.3.4.3 6.4.4.3", "NNR_QCB"
+    "NNR-QNT-015",
+    "only quantization method NNR_QCB, in a model and a layer parameter set",
+    "6.3.4.3 6.4.4.3",
+    "NNR_QCB",
 )
 def codebook_method() -> Content:
     s = Stream().start(density=4, parameter=-16, methods=NNR_QCB)
@@ -125,7 +137,7 @@ def codebook_method() -> Content:
 
 @valid(
     "NNR-QNT-016",
-    "no quantization method is needed where nothing has a qp_value",
+    "no quantization method, and no tensor with a qp_value",
     "6.3.4.3",
     "mps_quantization_method_flags=0",
 )
@@ -160,15 +172,15 @@ NINE = [-90, -40, -9, -4, 0, 5, 11, 50, 100]
 
 for number, (profile, title, entries, zero, levels) in enumerate(
     [
-        (1, "one entry: no levels", [7], 0, [0, 0, 0]),
-        (0, "one entry: levels are coded", [7], 0, [0, 0, 0]),
-        (1, "two entries, no level is negative", [3, 9], 0, [0, 1, 1, 0, 1]),
-        (1, "two entries, no level is positive", [-3, 9], 1, [0, -1, -1, 0]),
+        (1, "one entry, no coded levels", [7], 0, [0, 0, 0]),
+        (0, "one entry, coded levels", [7], 0, [0, 0, 0]),
+        (1, "two entries, no negative levels", [3, 9], 0, [0, 1, 1, 0, 1]),
+        (1, "two entries, no positive levels", [-3, 9], 1, [0, -1, -1, 0]),
         (0, "two entries", [-3, 9], 1, [0, -1, -1, 0]),
         (1, "nine entries around zero", NINE, 4, [*range(-4, 5), 0, 0]),
         (0, "nine entries around zero", NINE, 4, [*range(-4, 5), 0, 0]),
-        (1, "nine entries, zero the first", NINE, 0, [*range(9), 0]),
-        (1, "nine entries, zero the last", NINE, 8, [*range(-8, 1), 0]),
+        (1, "nine entries, zero is the first", NINE, 0, [*range(9), 0]),
+        (1, "nine entries, zero is the last", NINE, 8, [*range(-8, 1), 0]),
         (1, "nine entries, more on one side", NINE, 2, [*range(-2, 7), 0]),
     ],
     18,
@@ -188,7 +200,7 @@ for number, (profile, title, entries, zero, levels) in enumerate(
 
 @valid(
     "NNR-QNT-028",
-    "levels beyond the unary part end at the edge of the codebook",
+    "levels above the unary part, up to both ends of the codebook",
     "10.2.1.5 10.2.1.6",
     "codebook_size=61",
 )
@@ -197,7 +209,9 @@ def large_book() -> Content:
     return _book(entries, 20, [*range(-20, 41)], unary=1)
 
 
-@valid("NNR-QNT-029", "Exp-Golomb order 15, entries at both ends of 32 bits", "6.3.3.7 6.1.3", "codebook_egk=15")
+@valid(
+    "NNR-QNT-029", "Exp-Golomb order 15, entries at both ends of the 32-bit range", "6.3.3.7 6.1.3", "codebook_egk=15"
+)
 def extreme_entries() -> Content:
     entries = [-(2**31), -(2**24), 0, 2**24, 2**30, 2**31 - 2**8]
     return _book(entries, 2, [-2, -1, 0, 1, 2, 3], egk=15)
@@ -205,7 +219,7 @@ def extreme_entries() -> Content:
 
 @valid(
     "NNR-QNT-030",
-    "codebook with dependent quantization: the index is what the states make of the level",
+    "codebook with dependent quantization: the index depends on level and state",
     "7.3.6 10.2.1.4",
     "codebook dq_flag profile_0",
 )
@@ -213,7 +227,12 @@ def book_dq() -> Content:
     return _book(NINE, 4, [1, 1, -1, 2, -1, 0, 1, -2], profile=0, dq=1)
 
 
-@valid("NNR-QNT-031", "shift parameter ids that a codebook leaves", "10.2.1.6", "codebook_size=5 shift_parameter_ids")
+@valid(
+    "NNR-QNT-031",
+    "a small codebook limits the number of shift parameter ids",
+    "10.2.1.6",
+    "codebook_size=5 shift_parameter_ids",
+)
 def book_ids() -> Content:
     entries, levels = [-20, -10, 0, 30, 90], chosen([6, 6], 2)
     s = Stream().start()

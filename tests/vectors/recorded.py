@@ -1,7 +1,7 @@
-"""Bitstreams with side information: texts, levels and words, from bit patterns and whole numbers.
+"""Bitstreams with side information: texts, levels and words, from bit patterns and integers.
 
-docs/reference/side-information.md says what they mean; nothing here is shared with the codec. The record is an
-extension: what other decoders give, the tensors of the units, is in ``raw``.
+The module follows docs/reference/side-information.md and shares no code with the codec. The record is an extension:
+``raw`` has the tensors of the units, which other decoders return.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .stream import Stream
 from .topologies import stored
 
 EXTENSION = "side-information"
-#: What bitstreams break that are refused with these errors; all others break the rule of side information.
+#: Rules that bitstreams with these errors break; other errors break the rule of side information.
 RULES = {"LimitError": "limits", "IncompleteError": "complete"}
 
 #: Bits of exponent and mantissa.
@@ -41,19 +41,19 @@ FLOATS = {
 
 # ------------------------------------------------------------------------------------------------ arithmetic
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The dtype of this name, of numpy or of ml_dtypes."""
+    """Return the numpy or ml_dtypes dtype of this name."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def patterned(name: str, patterns: Any) -> Tensor:
-    """An array of these bit patterns."""
+    """Return an array of these bit patterns."""
     dtype = dtype_of(name)
     array = np.array(patterns, f"<u{dtype.itemsize}")
     return array.view(dtype).reshape(array.shape)
 
 
 def nearest(name: str, value: Fraction) -> int:
-    """The bit pattern of the number of a type that is nearest, of two the even one; there are no infinities here."""
+    """Return the bit pattern of the nearest number of a type, ties to even; overflow does not occur."""
     exponent, mantissa = FLOATS[name]
     bias, size = 2 ** (exponent - 1) - 1, abs(value)
     power = 1 - bias
@@ -64,7 +64,7 @@ def nearest(name: str, value: Fraction) -> int:
 
 
 def packed(*streams: Sequence[tuple[int, int]]) -> bytes:
-    """Fields of (value, bits), the first in the lowest bits, each stream from a byte on; whole words of 4 bytes."""
+    """Pack fields of (value, bits) into 4-byte words, lowest bits first; each stream starts at a whole byte."""
     out = b""
     for stream in streams:
         number, position = 0, 0
@@ -86,7 +86,7 @@ def float_code(
     zeros: int = 0,
     rows: Sequence[int] = (),
 ) -> tuple[Ints, bytes]:
-    """Levels and words; ``rows`` are the indices of those whose ``zeros`` low bits are 0, none of them: all rows."""
+    """Return levels and words; ``rows`` are the rows whose ``zeros`` low bits are 0, empty for all rows."""
     exponent, all_bits = FLOATS[name]
     array = np.array(patterns, object)
     levels, upper, lower = [], [], []
@@ -109,50 +109,50 @@ def float_code(
 
 
 def text64(data: bytes, size: int = 1) -> str:
-    """As bytes stand in the record: the first ones of all items, which have ``size`` bytes, then the second ones …"""
+    """Return base64 of items of ``size`` bytes: the first bytes of all items, then the second bytes, and so on."""
     return base64.b64encode(b"".join(data[k::size] for k in range(size))).decode()
 
 
 def scale(*values: float) -> str:
-    """Numbers of float32 as they stand in the record."""
+    """Return float32 numbers in the encoding of the record."""
     return text64(f4(*values).tobytes(), 4)
 
 
 def little(values: Sequence[int], size: int) -> bytes:
-    """Integers, or bit patterns, of ``size`` bytes each."""
+    """Return integers or bit patterns as ``size`` bytes each."""
     return b"".join((value % (1 << 8 * size)).to_bytes(size, "little") for value in values)
 
 
 # ------------------------------------------------------------------------------------------------ bitstreams
 def text(tensors: Any, **more: Any) -> bytes:
-    """The text of a record."""
+    """Return the text of a record."""
     fields = {"nnr_codec": 1, **({"tensors": tensors} if tensors else {}), **more}
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
 class Recorded(Stream):
-    """A bitstream with a record that remembers what its units hold."""
+    """Builder of a bitstream with a record, which keeps the tensors of its units."""
 
     def __init__(self) -> None:
         super().__init__()
         self.coded: dict[str, Tensor] = {}
 
     def record(self, data: bytes, *, storage: int = 128, deflated: bool = False) -> Recorded:
-        """NNR_TPL with a record."""
+        """Add NNR_TPL with a record."""
         self.topology(
             stored(data) if deflated else data + b"\0", storage=storage, compression=NNR_DFL if deflated else 0
         )
         return self
 
     def levels(self, name: str, values: Any, data_format: int | None = None, dtype: str = "<i4") -> Recorded:
-        """NNR_NDU with integers."""
+        """Add NNR_NDU with integers."""
         array = np.array(values, dtype)
         self.ndu(ndu(name, array.shape, kind=NNR_PT_INT, data_format=data_format), array.astype(np.int32))
         self.coded[name] = array
         return self
 
     def words(self, name: str, data: bytes, shape: Sequence[int] | None = None) -> Recorded:
-        """NNR_NDU with float32, whatever their bytes are."""
+        """Add NNR_NDU with float32 of any bytes."""
         array = np.frombuffer(data, "<f4")
         array = array.reshape(array.shape if shape is None else tuple(shape))
         self.raw(ndu(name, array.shape, kind=NNR_PT_RAW_FLOAT), array)
@@ -160,31 +160,31 @@ class Recorded(Stream):
         return self
 
     def plain(self, *names: str) -> Recorded:
-        """A tensor of two float32 for each name."""
+        """Add a tensor of two float32 for each name."""
         for name in names:
             self.words(name, f4(1, -2).tobytes())
         return self
 
     def means(self, tensors: dict[str, Tensor]) -> Content:
-        """The bitstream with the model's tensors."""
+        """Return the bitstream with the tensors of the model."""
         return self.gives(tensors, raw=self.coded)
 
     def refused_here(self) -> Content:
-        """The bitstream, which is refused by who knows the record."""
+        """Return the bitstream, which is invalid for decoders that support the record."""
         return Content(self.data, None, self.coded, quant_params=self.quant_params)
 
 
 def recorded(
     tensors: Any = None, *, profile: int = 1, parameters: Any = None, deflated: bool = False, **more: Any
 ) -> Recorded:
-    """A bitstream that begins with a record of these tensors; ``parameters`` are those of `Bitstream.mps`."""
+    """Return a bitstream that starts with a record of these tensors; ``parameters`` are those of `Bitstream.mps`."""
     s = Recorded()
     s.start(profile, **(parameters or {}))
     return s.record(text(tensors, **more), deflated=deflated)
 
 
 def entry(kind: str, name: str, **fields: Any) -> dict[str, Any]:
-    """A tensor with a code."""
+    """Return the entry of a tensor with a code."""
     around = {key: fields.pop(key) for key in ("shape", "index") if key in fields}
     return {"type": name, "code": {"kind": kind, **fields}, **around}
 
@@ -205,7 +205,7 @@ def refused(
     more: str = "",
     **fields: Any,
 ) -> None:
-    """Register a bitstream that is refused for its record; ``more`` are other rules that it breaks as well."""
+    """Register a bitstream that is invalid because of its record; ``more`` are other broken rules."""
     rules = f"{RULES.get(error, 'side-information')} {more}"
     options = {"requirements": rules, "extension": EXTENSION, **fields}
 

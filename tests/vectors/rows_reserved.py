@@ -18,7 +18,7 @@ FIRST = 2 + 1 + 1 + 1 + 2 + 2
 
 
 def changed(unit: bytes, at: int, bits: int) -> bytes:
-    """A unit with these bits set in one of its bytes."""
+    """Return a unit with these bits set in one of its bytes."""
     out = bytearray(unit)
     out[at] |= bits
     return bytes(out)
@@ -26,7 +26,7 @@ def changed(unit: bytes, at: int, bits: int) -> bytes:
 
 @acceptable(
     "NNR-ACC-211",
-    "reserved bits of an aggregate and of its entries are not zero",
+    "nonzero reserved bits in an aggregate and its entries",
     "6.1.4 6.3.3.8",
     "NNR_AGG nnr_reserved_zero_7bits nnr_reserved_zero_3bits",
     requirements="reserved-zero",
@@ -38,7 +38,7 @@ def aggregate_bits() -> Content:
 
 @acceptable(
     "NNR-ACC-212",
-    "reserved bits of the entries of an aggregate with unified tensors are not zero",
+    "nonzero reserved bits in the entries of an aggregate with unified tensors",
     "6.1.4 6.3.3.8",
     "NNR_AGG nnr_reserved_zero_2bits mps_unification_flag",
     requirements="reserved-zero",
@@ -56,7 +56,7 @@ def unified_aggregate_bits() -> Content:
 
 @acceptable(
     "NNR-ACC-213",
-    "reserved bits of pruning information are not zero",
+    "nonzero reserved bits in pruning information",
     "6.1.4 6.3.4.5",
     "NNR_TPL_PRUN nnr_reserved_zero_3bits",
     requirements="reserved-zero",
@@ -72,7 +72,7 @@ def pruning_bits() -> Content:
 
 @acceptable(
     "NNR-ACC-214",
-    "maps of pruning and unification that count nothing",
+    "pruning and unification performance maps with counts of 0",
     "6.4.4.3",
     "ppm_count_pruning_ratios=0 upm_count_thresholds=0",
     requirements="map-counts",
@@ -92,7 +92,7 @@ def empty_maps() -> Content:
 
 @acceptable(
     "NNR-ACC-215",
-    "a unification map with extents of 0, which mean nothing",
+    "a unification performance map with extents of 0, which have no meaning",
     "6.3.4.3",
     "reshaped_tensor_dimensions=0 super_block_dimensions=0 block_dimensions=0",
 )
@@ -119,7 +119,7 @@ def no_extents() -> Content:
 
 @acceptable(
     "NNR-ACC-216",
-    "a topology of reserved storage format 7, and one of 127",
+    "topologies with reserved storage formats 7 and 127",
     "6.4.3.5",
     "NNR_TPL_RSVD",
     requirements="topology-format",
@@ -134,7 +134,7 @@ def reserved_topologies() -> Content:
 
 @acceptable(
     "NNR-ACC-217",
-    "quantization information of reserved storage format 5, and of 127",
+    "quantization information with reserved storage formats 5 and 127",
     "6.4.3.6",
     "NNR_QNT_RSVD",
     requirements="quantization-format",
@@ -145,21 +145,21 @@ def reserved_quantization() -> Content:
     return s.gives({"w": floats([1, -3])})
 
 
-@acceptable("NNR-ACC-218", "quantization information of an unspecified storage format", "6.4.3.6", "NNR_QNT_UNSP")
+@acceptable("NNR-ACC-218", "quantization information with an unspecified storage format", "6.4.3.6", "NNR_QNT_UNSP")
 def unspecified_quantization() -> Content:
     s = Stream().start()
     s.quantization(b"x", storage=128).quantization(b"y", storage=255).ndu(ndu("w", [2]), [1, -3])
     return s.gives({"w": floats([1, -3])})
 
 
-@acceptable("NNR-ACC-219", "an aggregate of unspecified type", "6.4.3.8", "NNR_AGG nnr_aggregate_unit_type=128")
+@acceptable("NNR-ACC-219", "an aggregate with an unspecified type", "6.4.3.8", "NNR_AGG nnr_aggregate_unit_type=128")
 def unspecified_aggregate() -> Content:
     return Content(HEAD + aggregate([raw_named("a"), raw_named("b")], kind=128), {"a": f4(1), "b": f4(1)})
 
 
 @acceptable(
     "NNR-ACC-220",
-    "reserved bits of the quantization methods of the model and of a layer",
+    "reserved bits in the quantization methods of the model and of a layer",
     "6.4.4.3 6.4.4.4",
     "mps_quantization_method_flags=5 lps_quantization_method_flags=5",
     requirements="quantization-methods",
@@ -183,9 +183,7 @@ def late_quantization() -> Content:
     return s.gives({"w": floats([1, -3])})
 
 
-@acceptable(
-    "NNR-ACC-222", "a topology of ONNX after the tensors", "6.2.3", "NNR_TPL_ONNX", requirements="topology-first"
-)
+@acceptable("NNR-ACC-222", "an ONNX topology after the tensors", "6.2.3", "NNR_TPL_ONNX", requirements="topology-first")
 def late_topology() -> Content:
     s = Stream()
     s.str_()

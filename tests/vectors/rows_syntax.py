@@ -24,7 +24,7 @@ from .case import Content, valid
 from .parameters import model
 from .stream import Stream, side
 
-#: One row in each map, one class in each row, and two extents, of which one is coded, less one.
+#: One row in each map, one class in each row, and two extents, of which one is coded, minus one.
 SINGLE = PerformanceMaps(
     SparsificationMap((SparsificationRow(0.5, 0.25, 0.75, 1, (0.5,)),)),
     PruningMap((PruningRow(0.5, 0.75, 1, (0.25,)),)),
@@ -35,7 +35,7 @@ SINGLE = PerformanceMaps(
 
 @valid(
     "NNR-SYN-201",
-    "performance maps of one row with one class, and lists of one extent",
+    "performance maps with one row, one class and lists of one extent",
     "6.3.4.3 6.4.4.3",
     "performance_maps spm_count_classes=1 ppm_count_pruning_ratios=2 dpm_count_thresholds=2",
 )
@@ -47,7 +47,7 @@ def single_rows() -> Content:
 
 @valid(
     "NNR-QNT-201",
-    "a matrix with a codebook of one entry: there is nothing to code, not even the flags before the levels",
+    "a matrix with a codebook of one entry: neither levels nor the flags before them are coded",
     "7.3.6 10.2.1.4 10.2.1.5 10.2.1.6",
     "codebook_size=1 row_skip_enabled_flag",
 )
@@ -60,7 +60,7 @@ def one_entry() -> Content:
 
 @valid(
     "NNR-TEN-201",
-    "tensors that share a unit, one with a shift of axis 0 by 0",
+    "tensors that share a unit, one with axis 0 shifted by 0",
     "6.3.3.7 7.3.1",
     "TensorSplit shift_index=0 shift_value=0",
 )
@@ -76,7 +76,7 @@ def shift_by_nothing() -> Content:
 
 @valid(
     "NNR-TEN-202",
-    "entry points behind rows of blocks that are skipped: no bits between them",
+    "entry points after skipped rows of blocks, with no bits between them",
     "6.3.3.7 6.4.3.7 10.2.1.4",
     "scan_order=1 bit_offset_delta1=0 bit_offset_delta2=0 row_skip_enabled_flag",
 )
@@ -91,7 +91,7 @@ def nothing_between() -> Content:
 @valid("NNR-TEN-203", "an entry point with IvlOffset 0", "6.3.3.7 6.4.3.7", "scan_order=1 cabac_offset_list=0")
 def offset_zero() -> Content:
     levels = chosen([24, 9], 5)
-    levels[8, 0] = -3000  # all bins are 1, which are the lower part of the interval in contexts that begin anew
+    levels[8, 0] = -3000  # all bins are 1, the lower part of the interval in initialized contexts
     header = ndu("w", [24, 9], scan_order=1)
     s = Stream().start()
     s.ndu(header, levels, qp=-10)

@@ -1,4 +1,4 @@
-"""NNR-UPD-201 on: what no other update reaches (docs/reference/coverage.md)."""
+"""NNR-UPD-201 on: syntax of updates that no other vector reaches (docs/reference/coverage.md)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .arithmetic import chosen, dependent, floats
 from .case import Content, acceptable, valid
 from .parents import start
 from .stream import Stream, side
-from .update import TOLD_APART, TOLD_APART_DQ
+from .update import DISTINCT, DISTINCT_DQ
 
 
 @valid(
     "NNR-UPD-201",
-    "a bitstream of updates with a tensor that is none, and takes the place of the one before",
+    "a bitstream of updates with a whole tensor, which replaces the earlier tensor",
     "6.3.3.7 6.4.3.7",
     "mps_parent_signalling_enabled_flag parent_node_id_present_flag=0",
 )
@@ -30,7 +30,7 @@ def no_update() -> list[Content]:
 
 
 def alone(depth: int) -> Stream:
-    """An update of parameter 0 whose node has no ids but those that follow the parent's."""
+    """Return an update of parameter 0 without node ids; parameter_id and put_node_depth follow the parent's ids."""
     s = Stream().start(parent=1)
     header = ndu(
         "w",
@@ -48,7 +48,7 @@ def alone(depth: int) -> Stream:
 
 @valid(
     "NNR-UPD-202",
-    "no ids of the node itself, and those that follow the parent's are the least",
+    "no node ids; the smallest parameter_id and put_node_depth after those of the parent",
     "6.3.3.7",
     "node_id_present_flag=0 parameter_id=0 put_node_depth=1",
 )
@@ -58,7 +58,7 @@ def least_ids() -> Content:
 
 @acceptable(
     "NNR-ACC-201",
-    "an update of put_node_depth 0, which no parent can precede",
+    "an update with put_node_depth 0, which cannot have a parent",
     "6.4.3.7",
     "put_node_depth=0 ICNN_NDU_ID",
     requirements="parent-depth",
@@ -69,7 +69,7 @@ def depth_zero() -> Content:
 
 @valid(
     "NNR-UPD-203",
-    "dependent quantization of an update after one without: small levels before, in all states",
+    "dependent quantization after an update without it: temporal contexts of small levels, in all states",
     "10.3.4.2.2",
     "temporal_context_modeling_flag dq_flag",
 )
@@ -77,16 +77,16 @@ def small_before() -> list[Content]:
     dims = [16, 17]
     before, levels = chosen(dims, 2, 3, 0), chosen(dims, 3, 8)
     s = Stream().start(parent=1)
-    s.ndu(update_ndu("w", dims, 1, temporal_context_modeling_flag=1), before, sides=[side(**TOLD_APART)])
+    s.ndu(update_ndu("w", dims, 1, temporal_context_modeling_flag=1), before, sides=[side(**DISTINCT)])
     u = Stream().start(parent=1)
     header = update_ndu("w", dims, 2, temporal_context_modeling_flag=1, dq_flag=1)
-    u.ndu(header, levels, sides=[side(**TOLD_APART_DQ)], co_loc=[before])
+    u.ndu(header, levels, sides=[side(**DISTINCT_DQ)], co_loc=[before])
     return [s.gives({"w": floats(before)}), u.gives({"w": floats(dependent(levels))})]
 
 
 @valid(
     "NNR-UPD-204",
-    "a block of a bitstream of residuals: it is a weight update, the tensor beside it a residual",
+    "a block in a bitstream of residuals is a weight update; another tensor is a residual",
     "6.4.4.3 7.3.5 9.2.4",
     "nnr_pre_flag NNR_PT_BLOCK",
 )

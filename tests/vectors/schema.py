@@ -26,7 +26,7 @@ _ERRORS = sorted(name for name, value in vars(errors).items() if isinstance(valu
 
 
 def _object(required: str, optional: str = "", **properties: Any) -> dict[str, Any]:
-    """An object of exactly these members, each of which is among ``properties`` or of `_MEMBERS`."""
+    """Return the schema of an object with only these members, each described in ``properties`` or `_MEMBERS`."""
     names = [*required.split(), *optional.split()]
     return {
         "type": "object",
@@ -40,7 +40,7 @@ def _list(name: str) -> dict[str, Any]:
     return {"type": "array", "items": {"$ref": f"#/$defs/{name}"}}
 
 
-#: What a member is, wherever it stands.
+#: Schemas of members, by name.
 _MEMBERS: dict[str, Any] = {
     "id": {"type": "string", "pattern": "^[A-Za-z0-9_./+=-]+$"},
     "rev": {"type": "integer", "minimum": 1},
@@ -101,7 +101,7 @@ _DEFINITIONS = {
 
 SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "title": "A case of bitstream_vectors; the README beside this file says what its fields are",
+    "title": "Conformance case of bitstream_vectors; README.md in this folder describes the fields",
     **_object(
         "id rev title origin license spec result stream",
         "clauses profile_idc features options extension limits topology_dimensions topology inputs units expected "

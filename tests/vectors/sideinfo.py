@@ -1,4 +1,4 @@
-"""NNR-SID-060 to 098: types, shapes, ties and sources in side information, and private units of others."""
+"""NNR-SID-060 to 098: types, shapes, ties and sources in side information, and private units of other applications."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .topologies import stored
 
 
 # ------------------------------------------------------------------------------------------------ casts
-@case("NNR-SID-060", "integers of types that NNR has not, from units of the next wider one", "bool uint int2 int4")
+@case("NNR-SID-060", "integer types that NNR lacks, from units of the next wider type", "bool uint int2 int4")
 def integers() -> Content:
     ends: dict[str, tuple[list[int], int, str]] = {
         "bool": ([0, 1, 1, 0], 5, "|i1"),
@@ -62,7 +62,7 @@ def integers_of_profile_0() -> Content:
 
 for number, name in enumerate(("float16", "bfloat16", "float8_e5m2", "float8_e4m3", "float8_e3m4"), 62):
 
-    @case(f"NNR-SID-{number:03}", f"{name} from float32, halves to even", name)
+    @case(f"NNR-SID-{number:03}", f"{name} from float32, ties rounded to even", name)
     def cast(name: str = name) -> Content:
         mantissa = FLOATS[name][1]
         unit = Fraction(1, 2**mantissa)
@@ -72,7 +72,11 @@ for number, name in enumerate(("float16", "bfloat16", "float8_e5m2", "float8_e4m
         return s.means({"w": patterned(name, [nearest(name, value) for value in values])})
 
 
-@case("NNR-SID-067", "a float32 unit of quantized levels, to float64 and bfloat16", "float64 bfloat16 NNR_PT_FLOAT")
+@case(
+    "NNR-SID-067",
+    "a float32 unit of quantized levels, converted to float64 and bfloat16",
+    "float64 bfloat16 NNR_PT_FLOAT",
+)
 def quantized() -> Content:
     s = recorded({"a": {"type": "float64"}, "b": {"type": "bfloat16"}}, parameters={"density": 2})
     for name in "ab":
@@ -113,7 +117,7 @@ def scalars() -> Content:
     )
 
 
-@case("NNR-SID-069", "tensors without items, which have no units, at their places", "shape index empty")
+@case("NNR-SID-069", "empty tensors, which have no units, at their positions", "shape index empty")
 def empties() -> Content:
     shapes = {"first": ("float32", [0]), "third": ("bool", [3, 0, 2]), "last": ("bfloat16", [0, 7])}
     places = {"first": 0, "third": 2, "last": 4}
@@ -126,13 +130,13 @@ def empties() -> Content:
     )
 
 
-@case("NNR-SID-070", "nothing but tensors without items", "shape index empty")
+@case("NNR-SID-070", "only empty tensors", "shape index empty")
 def only_empties() -> Content:
     s = recorded({"w": {"type": "int4", "shape": [2, 0], "index": 0}})
     return s.means({"w": np.zeros([2, 0], dtype_of("int4"))})
 
 
-@case("NNR-SID-081", "places far behind the last tensor, in descending order of names", "index empty")
+@case("NNR-SID-081", "indices far after the last tensor, in descending order of names", "index empty")
 def far_places() -> Content:
     s = recorded(
         {name: {"type": "int8", "shape": [0], "index": k} for name, k in (("c", 1), ("b", 7), ("a", 2**31 - 1))}
@@ -141,7 +145,7 @@ def far_places() -> Content:
 
 
 # ------------------------------------------------------------------------------------------------ ties
-@case("NNR-SID-071", "tied tensors: of a plain one, of a coded one, of one without items", "same_as index")
+@case("NNR-SID-071", "tensors tied to a plain, a coded and an empty tensor", "same_as index")
 def ties() -> Content:
     s = recorded(
         {
@@ -160,8 +164,8 @@ def ties() -> Content:
     )
 
 
-# ------------------------------------------------------------------------------------------------ what a record says
-@case("NNR-SID-072", "the source's format and metadata, and nothing of tensors", "format metadata")
+# ------------------------------------------------------------------------------------------------ records
+@case("NNR-SID-072", "format and metadata of the source, no tensors", "format metadata")
 def metadata() -> Content:
     source = {"format": "safetensors", "metadata": {"format": "pt", "größe": 'a "b"\n\0\U0001f600', "": ""}}
     return recorded(source=source).plain("w").means({"w": f4(1, -2)})
@@ -173,7 +177,7 @@ def deflated() -> Content:
     return s.means({"w": np.array([0], np.uint32)})
 
 
-@case("NNR-SID-074", "names with all sorts of characters", "topology_elem_id")
+@case("NNR-SID-074", "names with unusual characters", "topology_elem_id")
 def names() -> Content:
     odd = ["größe/重み", 'a"b\\c', "\n\x7f", "\U0001f600", " "]
     s = recorded({name: {"type": "uint8"} for name in odd})
@@ -199,7 +203,7 @@ def any_order() -> Content:
 ONNX = b"\x08\x08:\0\n\x03net"
 
 
-@case("NNR-SID-076", "a record after the topology and a reference list", "mps_topology_indexed_reference_flag NNR_TPL")
+@case("NNR-SID-076", "a record after a topology and a reference list", "mps_topology_indexed_reference_flag NNR_TPL")
 def by_index() -> Content:
     levels, words = float_code("float16", HOSTILE["float16"], 15, 0)
     s = Recorded()
@@ -227,7 +231,7 @@ def in_parts() -> Content:
 
 
 # ------------------------------------------------------------------------------------------------ updates
-@case("NNR-SID-078", "an update with a record of its own, of a model with one", "update IntegerCode")
+@case("NNR-SID-078", "an update with a record, of a model with a record", "update IntegerCode")
 def updated() -> list[Content]:
     made = []
     for depth, tensor, base in ((0, entry("integer", "uint32", base=2**31), 2**31), (1, {"type": "uint32"}, 0)):
@@ -238,9 +242,9 @@ def updated() -> list[Content]:
     return made
 
 
-# ------------------------------------------------------------------------------------------------ others' units
+# ------------------------------------------------------------------------------------------------ private units
 def others(id_: str, title: str, storage: int, data: bytes, compression: int = 0) -> None:
-    """Register a unit of another's private format, which is passed over."""
+    """Register a unit of another private format, which the decoder skips."""
 
     @acceptable(id_, title, "6.4.3.5", "NNR_TPL_UNSP")
     def make() -> Content:
@@ -252,10 +256,16 @@ def others(id_: str, title: str, storage: int, data: bytes, compression: int = 0
 CLAIM = text({"w": {"type": "float16"}})
 others("NNR-SID-090", "a unit of storage format 128 with other bytes", 128, b"\0any bytes \xff at all")
 others("NNR-SID-091", "a unit of storage format 128 with other JSON", 128, b'{"NNR_codec":1}')
-others("NNR-SID-092", "a unit of storage format 128 that is shorter than a record begins", 128, b'{"nnr_codec"')
+others("NNR-SID-092", "a unit of storage format 128 that is shorter than the prefix of a record", 128, b'{"nnr_codec"')
 others("NNR-SID-093", "a unit of storage format 128 with a BOM before a record", 128, b"\xef\xbb\xbf" + CLAIM)
-others("NNR-SID-094", "a unit of storage format 128 without a byte", 128, b"")
-others("NNR-SID-095", "a unit of storage format 200 that holds what would be a record", 200, CLAIM)
+others("NNR-SID-094", "an empty unit of storage format 128", 128, b"")
+others("NNR-SID-095", "a unit of storage format 200 with the text of a record", 200, CLAIM)
 others("NNR-SID-096", "a deflated unit of storage format 128 with other bytes", 128, stored(b"any bytes"), NNR_DFL)
-others("NNR-SID-098", "a unit of storage format 128 that is said to be deflated and is not", 128, CLAIM, NNR_DFL)
+others(
+    "NNR-SID-098",
+    "a unit of storage format 128 with compression format NNR_DFL that is not deflated",
+    128,
+    CLAIM,
+    NNR_DFL,
+)
 others("NNR-SID-097", "a unit of storage format 128 with a space before a record", 128, b" " + CLAIM)

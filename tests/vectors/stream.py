@@ -1,4 +1,4 @@
-"""A bitstream builder that has every payload coded by the plain implementation of clause 10 as well."""
+"""A bitstream builder that checks every payload with the plain implementation of clause 10."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def side(
     skip: int = 0,
     history: int = 0,
 ) -> TensorSide:
-    """What a payload carries beside its levels: shift parameter ids by context, row_skip and history flags.
+    """Return the coding parameters of a tensor: shift parameter ids by context, row_skip and history flags.
 
     ``n`` is cabac_unary_length_minus1 + 1.
     """
@@ -56,13 +56,13 @@ def side(
 
 
 class Stream(Bitstream):
-    """The builder of all tests, with payloads checked and an expectation at the end.
+    """Builder of bitstreams with checked payloads and expected results.
 
     Parameters
     ----------
     topology_dimensions : mapping of str to sequence of int
     first_edition : bool
-        Payloads as the first edition's software wrote profile 0 (errata K1, K4), by the plain implementation alone.
+        Write payloads like the first edition's software in profile 0 (errata K1, K4), with the plain implementation.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Stream(Bitstream):
         self.quant_params: list[list[Tensor]] = []
 
     def start(self, profile: int = 1, density: int = 2, parameter: int = 0, **options: Any) -> Stream:
-        """NNR_STR and NNR_MPS."""
+        """Add NNR_STR and NNR_MPS."""
         self.str_(profile).mps(density, parameter, **options)
         return self
 
     def parameters(self, density: int = 2, **elements: Any) -> Stream:
-        """NNR_MPS with any syntax elements."""
+        """Add NNR_MPS with any syntax elements."""
         payload = NnrModelParameterSetUnitPayload(mps_quantization_method_flags=1)
         payload.mps_qp_density, payload.mps_quantization_parameter = density, 0
         for name, value in elements.items():
@@ -95,9 +95,9 @@ class Stream(Bitstream):
         co_loc: Sequence[npt.NDArray[np.int32]] = (),
         any_sig: Sequence[npt.NDArray[np.bool_]] = (),
     ) -> bytes:
-        """The payload; ValueError when the two implementations disagree on a bit, or on what comes back."""
+        """Return the payload; ValueError if the two implementations write or decode different data."""
         is_int = header.nnr_compressed_data_unit_payload_type == NNR_PT_INT
-        density = 0 if is_int else self.session.quantization[0]  # type: ignore[index]  # a stream of levels has one
+        density = 0 if is_int else self.session.quantization[0]  # type: ignore[index]  # a payload of levels has a header
         plain = []
         for k, part in enumerate(parts(header, self.session)):
             book = part.codebook
@@ -126,12 +126,12 @@ class Stream(Bitstream):
         back = [quant_tensor(decoder, syntax) for syntax, _ in plain]
         terminate(decoder)
         if [tensor.levels for tensor in back] != [tensor.levels for _, tensor in plain]:
-            raise ValueError("the levels do not come back")
+            raise ValueError("the decoded levels differ")
         if not self.first_edition and super().payload(header, levels, qp, sides, co_loc, any_sig) != payload:
             raise ValueError("the kernel and the plain implementation write different payloads")
         points = [offset for tensor in back for offset in tensor.cabac_offset_list]
         if points and header.cabac_offset_list != points:
-            raise ValueError("the entry points are different")
+            raise ValueError("the two implementations write different entry points")
         self.quant_params.append(
             [_quant_param(syntax, given) for (syntax, _), given in zip(plain, levels, strict=True)]
         )
@@ -146,16 +146,16 @@ class Stream(Bitstream):
         quantization: bytes | None = None,
         topology_format: str = "nnef",
     ) -> Content:
-        """The bitstream with what it decodes to."""
+        """Return the bitstream with its expected result."""
         return Content(self.data, tensors or {}, raw, topology, quantization, topology_format, self.quant_params)
 
     def refused(self) -> Content:
-        """The bitstream as it is, of which nothing is expected."""
+        """Return the bitstream without an expected result."""
         return Content(self.data)
 
 
 def _quant_param(syntax: QuantTensorSyntax, levels: Any) -> Tensor:
-    """QuantParam of the chosen levels, as a tensor (10.2.1.4)."""
+    """Return QuantParam of the chosen levels (10.2.1.4)."""
     array = np.asarray(levels, np.int64).reshape(tuple(syntax.dims))
     return (dependent(array, syntax.scan_order) if syntax.dq_flag else array).astype(np.int32)
 

@@ -1,8 +1,8 @@
-"""NNR-STR: bitstreams that are legal, and large or slow for what they are; made when asked for, not kept.
+"""NNR-STR: large and slow valid bitstreams, generated on demand.
 
 ``python -m tests.vectors.stress FOLDER [ID…]`` writes them below FOLDER, where ``nnr conformance FOLDER`` runs them.
-Case files have digests without values. Most payloads are written by the kernel alone: the plain implementation of
-clause 10 would take minutes.
+Case files have digests without values. Only the kernel writes most payloads: the plain implementation of clause 10
+would take minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STRESS: dict[str, Case] = {}
 
 
 def stress(number: int, title: str, clauses: str, features: str, **fields: Any) -> Callable[[Maker], Maker]:
-    """Register a bitstream; as `case.valid`, but in a table of its own."""
+    """Register a bitstream like `case.valid`, but in a separate table."""
 
     def keep(make: Maker) -> Maker:
         id_ = f"NNR-STR-{number:03}"
@@ -46,7 +46,7 @@ def stress(number: int, title: str, clauses: str, features: str, **fields: Any) 
 
 
 class Fast(Stream):
-    """Payloads by the kernel alone; none of them with dependent quantization."""
+    """Builder whose payloads only the kernel writes, without dependent quantization."""
 
     def payload(
         self,
@@ -57,27 +57,27 @@ class Fast(Stream):
         co_loc: Any = (),
         any_sig: Any = (),
     ) -> bytes:
-        """The payload."""
+        """Return the payload."""
         if header.dq_flag:
-            raise ValueError("QuantParam are the levels where there is no dependent quantization")
+            raise ValueError("QuantParam equals the levels only without dependent quantization")
         self.quant_params.append([np.asarray(level, np.int32) for level in levels])
         return Bitstream.payload(self, header, levels, qp, sides, co_loc, any_sig)
 
 
 def times(levels: Tensor, qp: int) -> Tensor:
-    """Small levels times a step that is a power of two: exact in float32."""
+    """Return small levels times a power of two, exact in float32."""
     size = step(qp)
     if size.numerator & (size.numerator - 1) or np.abs(levels).max(initial=0) >= 1 << 24:
-        raise ValueError("a product may be rounded")
+        raise ValueError("a product may not be exact")
     return np.float32(levels) * np.float32(size)
 
 
 def spread(count: int, most: int) -> Tensor:
-    """Integers from -most to most."""
+    """Return integers from -most to most."""
     return (np.arange(count, dtype=np.int64) * 2654435761 % (2 * most + 1) - most).astype(np.int32)
 
 
-# ------------------------------------------------------------------------------------------------ much from little
+# ------------------------------------------------------------------------------------------------ large output
 @stress(1, "2^24 floats from a payload of three bytes", "7.3.6 10.2.1.5", "codebook_size=1")
 def one_entry() -> Content:
     s, dims = Fast().start(methods=1 | NNR_QCB), [4096, 4096]
@@ -92,7 +92,7 @@ def skipped() -> Content:
     return s.gives({"w": np.zeros(dims, np.int8)})
 
 
-@stress(3, "2^24 zeros, each with its bin", "10.2.1.5 10.3.4.3", "sig_flag NNR_PT_INT")
+@stress(3, "2^24 zeros, each coded as a bin", "10.2.1.5 10.3.4.3", "sig_flag NNR_PT_INT")
 def zeros() -> Content:
     s, count = Fast().start(), 1 << 24
     s.ndu(ndu("w", [count], kind=NNR_PT_INT, data_format=5), np.zeros(count, np.int32), sides=[side(sig={0: 8})])
@@ -106,11 +106,11 @@ def products() -> Content:
     options = {"compressed_parameter_types": DC, "decomposition_rank": 1, "g_number_of_rows": 4096}
     s.ndu(ndu(["w", "w_H"], [4096, 4096], kind=NNR_PT_BLOCK, **options), g, h, qp=[-4, -8])
     rec = {"w": times(g, -4), "w_H": times(h, -8)}
-    weight = rec["w"] * rec["w_H"] + np.float32(0)  # no minus zero: a sum of products begins with 0
+    weight = rec["w"] * rec["w_H"] + np.float32(0)  # no minus zero: a sum of products starts with 0
     return s.gives({"w": weight}, raw=rec)
 
 
-@stress(5, "16 MiB of topology from 105 KB", "6.4.4.5", "NNR_TPL_TEF NNR_DFL")
+@stress(5, "a topology of 16 MiB deflated to 105 KB", "6.4.4.5", "NNR_TPL_TEF NNR_DFL")
 def inflated() -> Content:
     s = Stream().start()
     s.topology(bomb(1 << 24), storage=NNR_TPL_TEF, compression=NNR_DFL)
@@ -118,29 +118,27 @@ def inflated() -> Content:
     return s.gives({"w": f4(1)}, topology=b"A" * (1 << 24), topology_format="tensorflow")
 
 
-# ------------------------------------------------------------------------------------------------ many of a kind
+# ------------------------------------------------------------------------------------------------ many elements
 def named(count: int) -> tuple[list[bytes], dict[str, Tensor]]:
-    """Raw units of one number, and their tensors."""
+    """Return raw units of one number, and their tensors."""
     unit, names = raw_named("name0"), [f"{k:05x}" for k in range(count)]
     return [unit.replace(b"name0", name.encode()) for name in names], {name: f4(1) for name in names}
 
 
-@stress(
-    6, "65,537 units in one aggregate: as many as it can count", "6.3.3.8 6.4.3.8", "NNR_AGG num_of_nnr_units_minus2"
-)
+@stress(6, "65,537 units in one aggregate, the maximum", "6.3.3.8 6.4.3.8", "NNR_AGG num_of_nnr_units_minus2")
 def many_units() -> Content:
     inside, tensors = named(65537)
     return Content(HEAD + aggregate(inside), tensors)
 
 
-@stress(7, "50,000 parameter sets of layers, one before each tensor", "6.2.3 6.4.4.4", "NNR_LPS")
+@stress(7, "50,000 layer parameter sets, one before each tensor", "6.2.3 6.4.4.4", "NNR_LPS")
 def many_sets() -> Content:
     inside, tensors = named(50_000)
     sets = [Stream().start().lps(density, 3).units[-1] for density in range(8)]
     return Content(HEAD + b"".join(sets[k % 8] + unit for k, unit in enumerate(inside)), tensors)
 
 
-@stress(8, "aggregates in aggregates, 64 deep", "6.3.4.8", "NNR_AGG", limits={"max_agg_depth": 64})
+@stress(8, "64 nested aggregates", "6.3.4.8", "NNR_AGG", limits={"max_agg_depth": 64})
 def deep() -> Content:
     inside, tensors = named(65)
     nest = inside[0]
@@ -149,7 +147,7 @@ def deep() -> Content:
     return Content(HEAD + nest, tensors)
 
 
-@stress(9, "a reference list of 20,000 names, from the last to the first", "6.3.4.5 6.4.3.7", "NNR_TPL_REFLIST")
+@stress(9, "a reference list of 20,000 names, used in reverse order", "6.3.4.5 6.4.3.7", "NNR_TPL_REFLIST")
 def many_names() -> Content:
     names = [f"layers.{k}.weight" for k in range(20_000)]
     s = Stream().start(indexed=1)
@@ -167,7 +165,7 @@ def many_parts() -> Content:
     return s.gives({"w": values})
 
 
-@stress(11, "a tensor split into 1,000, whose axes are swapped", "4.12 7.3.1", "TensorSplit AxisSwap")
+@stress(11, "a tensor split into 1,000 tensors with swapped axes", "4.12 7.3.1", "TensorSplit AxisSwap")
 def many_pieces() -> Content:
     names, values = [f"w{k}" for k in range(1000)], spread(6000, 1000).reshape(1000, 2, 3)
     mapping = {"concatentation_axis_index": 0, "split_index": list(range(1, 1000)), "number_of_shifts": [1] * 1000}
@@ -178,12 +176,17 @@ def many_pieces() -> Content:
     return s.gives(pieces)
 
 
-@stress(12, "200 updates by their residuals, with all contexts", "9.2.4 10.3.4.2.2", "put_node_depth nnr_pre_flag")
+@stress(
+    12,
+    "200 updates as residuals, with history and temporal contexts",
+    "9.2.4 10.3.4.2.2",
+    "put_node_depth nnr_pre_flag",
+)
 def many_updates() -> list[Content]:
     return rounds(range(1, 201), temporal=1, history=1, pre=1, skip=1)
 
 
-# ------------------------------------------------------------------------------------------------ long and wide
+# ------------------------------------------------------------------------------------------------ long elements
 @stress(
     13, "100,000 integers with the longest prefixes and remainders", "10.2.1.5 10.3.3.2", "abs_remainder NNR_PT_INT"
 )
@@ -254,7 +257,7 @@ def long_mask() -> Content:
 
 
 def write(folder: Path, ids: Collection[str] = ()) -> None:
-    """Write these cases, or all, below ``folder``; KeyError for an id that there is not."""
+    """Write these cases, or all, below ``folder``; KeyError for an unknown id."""
     for id_ in ids or STRESS:
         target = folder / "stress" / id_
         target.mkdir(parents=True, exist_ok=True)

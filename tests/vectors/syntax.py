@@ -1,4 +1,4 @@
-"""NNR-SYN-016 on: units, headers, aggregates, parts of tensors, what is parsed and has no effect on values."""
+"""NNR-SYN-016 on: units, headers, aggregates, parts of tensors, elements without effect on values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .case import Content, valid
 from .stream import Stream
 
 
-@valid("NNR-SYN-016", "aggregates in an aggregate, and a unit after them", "6.3.3.8 6.4.4.8", "NNR_AGG nested")
+@valid("NNR-SYN-016", "nested aggregates, and a unit after them", "6.3.3.8 6.4.4.8", "NNR_AGG nested")
 def nested() -> Content:
     s, values = Stream().start(), {}
     for k, name in enumerate("abcdef"):
@@ -88,7 +88,7 @@ def dimensions_from_topology() -> Content:
 
 @valid(
     "NNR-SYN-020",
-    "no input parameters: dimensions from the topology, cabac_unary_length_minus1 9, no parameter types",
+    "no input parameters: dimensions from the topology, default cabac_unary_length_minus1 9 and parameter types 0",
     "6.3.3.7 6.4.3.7",
     "input_parameters_present_flag=0",
     topology_dimensions={"w": [7]},
@@ -103,7 +103,7 @@ def no_input_parameters() -> Content:
 
 @valid(
     "NNR-SYN-021",
-    "performance maps in the model parameter set, floats at any bit position",
+    "performance maps in the model parameter set, with floats at unaligned bit positions",
     "6.1.3 6.3.4.3 6.4.4.3",
     "performance_maps base_model_id validation_set_performance",
 )
@@ -158,7 +158,7 @@ def performance_maps() -> Content:
     return s.gives({"w": floats([1, -2, 3], 5)})
 
 
-@valid("NNR-SYN-022", "ids of several bytes a character, a blank, and 300 characters", "6.1.3 6.3.3.7", "st(v)")
+@valid("NNR-SYN-022", "ids with multibyte characters, with a space, and with 300 characters", "6.1.3 6.3.3.7", "st(v)")
 def names() -> Content:
     s = Stream().start()
     values = {}
@@ -170,7 +170,7 @@ def names() -> Content:
 
 @valid(
     "NNR-SYN-023",
-    "pruning information that preserves everything",
+    "pruning information that preserves all parameters",
     "6.3.4.5 6.4.4.5",
     "NNR_TPL_PRUN bit_mask dictionary",
     rev=2,
@@ -200,7 +200,7 @@ def pruning() -> Content:
 
 @valid(
     "NNR-SYN-024",
-    "topology and quantization of formats that are not recognized",
+    "topology and quantization data with unrecognized formats",
     "6.4.3.5 6.4.4.5",
     "NNR_TPL_UNREC NNR_QNT_UNREC",
     rev=2,
@@ -215,7 +215,7 @@ def unrecognized() -> Content:
 
 @valid(
     "NNR-SYN-025",
-    "decompressed data format and shift of dimensions of raw parameters",
+    "raw parameters with decompressed data format and dimension shift",
     "6.3.3.7 7.2 7.3.4",
     "NNR_PT_RAW_FLOAT format=9 first_tensor_dimension_shift",
 )

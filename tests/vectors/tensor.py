@@ -22,7 +22,7 @@ for fmt, (depth, dtype) in INTEGERS.items():
 
     @valid(
         f"NNR-TEN-{1 + fmt:03}",
-        f"integers of nnr_decompressed_data_format {fmt}, both ends of what is coded in it",
+        f"integers of nnr_decompressed_data_format {fmt}, both ends of the coded range",
         "6.4.3.7 7.2 7.3.2",
         f"NNR_PT_INT nnr_decompressed_data_format={fmt}",
     )
@@ -37,7 +37,7 @@ for fmt, (depth, dtype) in FLOATS.items():
 
     @valid(
         f"NNR-TEN-{1 + fmt:03}",
-        f"floats of nnr_decompressed_data_format {fmt}, with as many bits as its significand or a level has",
+        f"floats of nnr_decompressed_data_format {fmt}, with levels as wide as the significand, at most 31 bits",
         "6.4.3.7 7.2 7.3.3",
         f"NNR_PT_FLOAT nnr_decompressed_data_format={fmt}",
     )
@@ -50,7 +50,7 @@ for fmt, (depth, dtype) in FLOATS.items():
 
 @valid(
     "NNR-TEN-011",
-    "raw parameters to float16, in profile 1",
+    "raw parameters converted to float16, in profile 1",
     "7.2 7.3.4",
     "NNR_PT_RAW_FLOAT nnr_decompressed_data_format=8",
 )
@@ -61,7 +61,7 @@ def raw_float16() -> Content:
     return s.gives({"w": np.array(values, "<f2")})
 
 
-@valid("NNR-TEN-012", "formats that profile 0 has", "6.4.3.7 7.2", "profile_0 nnr_decompressed_data_format")
+@valid("NNR-TEN-012", "decompressed data formats of profile 0", "6.4.3.7 7.2", "profile_0 nnr_decompressed_data_format")
 def formats_profile_0() -> Content:
     s = Stream().start(0)
     s.ndu(ndu("n", [2], kind=NNR_PT_INT, data_format=0), [5, -6]).ndu(ndu("w", [2], data_format=1), [5, -6], qp=2)
@@ -69,21 +69,21 @@ def formats_profile_0() -> Content:
 
 
 SCANS: list[tuple[str, Sequence[int], int, dict[str, Any]]] = [
-    ("8x8 blocks, ragged on both sides", [19, 13], 1, {}),
-    ("8x8 blocks, ragged on both sides", [19, 13], 1, {"dq": 1}),
+    ("8x8 blocks, incomplete in both dimensions", [19, 13], 1, {}),
+    ("8x8 blocks, incomplete in both dimensions", [19, 13], 1, {"dq": 1}),
     ("16x16 blocks, narrower than a block", [35, 9], 2, {}),
-    ("16x16 blocks, one to a row", [17, 16], 2, {"dq": 1}),
+    ("16x16 blocks, one in each row", [17, 16], 2, {"dq": 1}),
     ("32x32 blocks", [33, 5], 3, {}),
     ("32x32 blocks", [65, 2], 3, {"dq": 1}),
     ("64x64 blocks", [65, 3], 4, {}),
     ("64x64 blocks", [130, 2], 4, {"dq": 1}),
     ("8x8 blocks of four dimensions", [9, 2, 3, 3], 1, {}),
     ("8x8 blocks in a single row", [8, 20], 1, {"dq": 1}),
-    ("64x64 blocks, all in one", [5, 5], 4, {}),
+    ("64x64 blocks, a single block", [5, 5], 4, {}),
     ("8x8 blocks in profile 0", [17, 10], 1, {"profile": 0, "dq": 1}),
     ("8x8 blocks with skipped rows", [18, 12], 1, {"skip": 1}),
-    ("8x8 blocks with skipped rows, widths that are no multiple of 4", [18, 10], 1, {"skip": 1, "dq": 1}),
-    ("one row: the order of rows, no entry points", [1, 40], 1, {}),
+    ("8x8 blocks with skipped rows, widths that are not multiples of 4", [18, 10], 1, {"skip": 1, "dq": 1}),
+    ("8x8 blocks and one row: row-major order, no entry points", [1, 40], 1, {}),
 ]
 
 for number, (title, dims, scan, options) in enumerate(SCANS, 13):
@@ -180,7 +180,7 @@ def split_in_three() -> Content:
 
 @valid(
     "NNR-TEN-034",
-    "axes of the pieces are shifted to the left, one by two places, one twice by one",
+    "axes of split tensors shifted left, one by two positions, one twice by one",
     "4.12 6.4.3.7 7.3.1",
     "topology_tensor_dimension_mapping AxisSwap",
 )

@@ -11,7 +11,7 @@ from .bits import f4
 from .case import Content, valid
 from .stream import Stream
 
-#: Data of each storage format; to a decoder these are bytes, zeros among them (errata N9).
+#: Data of each storage format: opaque bytes that may include zeros (errata N9).
 FORMATS = {
     TopologyStorageFormat.NNR_TPL_UNREC: ("", b"any bytes \xff\0 at all"),
     TopologyStorageFormat.NNR_TPL_ONNX: ("onnx", b"\x08\x08:\0\n\x03net"),
@@ -22,14 +22,14 @@ QUANTIZATION = b"bits=8\0\xfd"
 
 
 def stored(data: bytes) -> bytes:
-    """A zlib stream of one stored block; every implementation of deflate reads it, though each writes another."""
+    """Return a zlib stream of one stored block, which does not depend on the implementation of deflate."""
     length = len(data)
     block = b"\x01" + length.to_bytes(2, "little") + (length ^ 0xFFFF).to_bytes(2, "little") + data
     return b"\x78\x01" + block + zlib.adler32(data).to_bytes(4, "big")
 
 
 def carried(storage: int, compression: int, quantization: int | None) -> Content:
-    """Topology data, quantization data of the format ``quantization`` if any, and a tensor."""
+    """Return topology data, quantization data of the format ``quantization`` if any, and a tensor."""
     name, data = FORMATS[TopologyStorageFormat(storage)]
     s = Stream()
     s.str_()
@@ -48,7 +48,7 @@ for number, (storage, compression) in enumerate(((s, c) for s in FORMATS for c i
 
     @valid(
         f"NNR-SYN-{number:03}",
-        f"topology and quantization data of format {suffix}, {'deflated' if compression else 'as they are'}",
+        f"topology and quantization data of format {suffix}, {'deflated' if compression else 'uncompressed'}",
         "6.4.3.5 6.4.3.6 6.4.4.5 6.4.4.6",
         f"{storage.name} NNR_QNT_{suffix} {'NNR_DFL' if compression else 'NNR_PT_RAW'}",
     )
@@ -58,7 +58,7 @@ for number, (storage, compression) in enumerate(((s, c) for s in FORMATS for c i
 
 @valid(
     "NNR-SYN-054",
-    "quantization data of another format than the topology",
+    "quantization data with a different format than the topology",
     "6.4.3.5 6.4.3.6",
     "NNR_TPL_ONNX NNR_QNT_TEF",
 )

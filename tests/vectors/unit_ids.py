@@ -1,4 +1,4 @@
-"""NNR-SID-401 on: side information of version 3, whose codes have units with ids of their own."""
+"""NNR-SID-401 on: side information of version 3, whose codes have units with separate ids."""
 
 from __future__ import annotations
 
@@ -41,37 +41,37 @@ BFLOAT16 = entry("float", "bfloat16", pivot=127)
 
 
 def float_units(s: Recorded, levels: str, bits: str) -> Tensor:
-    """The units of the hostile values of bfloat16, and these."""
+    """Write the units of the special values of bfloat16, and return the values."""
     numbers, other = float_code("bfloat16", HOSTILE["bfloat16"], 127, 0)
     s.levels(levels, numbers).words(bits, other)
     return patterned("bfloat16", HOSTILE["bfloat16"])
 
 
-@case("NNR-SID-401", "bfloat16: levels in a unit of their own", "FloatCode bfloat16 unit")
+@case("NNR-SID-401", "bfloat16: levels in a unit with a separate id", "FloatCode bfloat16 unit")
 def of_floats() -> Content:
     s = with_ids({"w": BFLOAT16})
     return s.means({"w": float_units(s, "w#levels", "w#bits")})
 
 
-@case("NNR-SID-402", "uint32: levels in a unit of their own", "IntegerCode uint32 base unit")
+@case("NNR-SID-402", "uint32: levels in a unit with a separate id", "IntegerCode uint32 base unit")
 def of_integers() -> Content:
     s = with_ids({"w": entry("integer", "uint32", base=2**31)}).levels("w#levels", [-(2**31), 2**31 - 1, 5])
     return s.means({"w": np.array([0, 2**32 - 1, 2**31 + 5], np.uint32)})
 
 
-@case("NNR-SID-403", "int64: levels in a unit of their own, and low bits", "IntegerCode int64 low unit")
+@case("NNR-SID-403", "int64: levels and low bits in units with separate ids", "IntegerCode int64 low unit")
 def of_large_integers() -> Content:
     s = with_ids({"w": entry("integer", "int64", low=32)}).levels("w#levels", [1, -1])
     return s.words("w#bits", little([5, 7], 4)).means({"w": np.array([2**32 + 5, 7 - 2**32])})
 
 
-@case("NNR-SID-404", "uint16: the items' bytes in a unit of their own", "RawCode uint16 unit")
+@case("NNR-SID-404", "uint16: bytes of the items in a unit with a separate id", "RawCode uint16 unit")
 def of_bytes() -> Content:
     s = with_ids({"w": entry("raw", "uint16", shape=[3])}).words("w#raw", little([0, 65535, 258], 2) + bytes(2))
     return s.means({"w": np.array([0, 65535, 258], np.uint16)})
 
 
-@case("NNR-SID-405", "float32: indices into a palette in a unit of their own", "PaletteCode float32 unit")
+@case("NNR-SID-405", "float32: indices into a palette, in a unit with a separate id", "PaletteCode float32 unit")
 def of_a_palette() -> Content:
     items = [0xBF800000, 0, 0x3E99999A]
     s = with_ids({"w": entry("palette", "float32", values=text64(little(items, 4), 4), offset=1)})
@@ -79,14 +79,18 @@ def of_a_palette() -> Content:
     return s.means({"w": patterned("float32", [[items[0], items[1]], [items[2], items[1]]])})
 
 
-@case("NNR-SID-406", "float32: levels times one scale in a unit of their own", "GridCode float32 unit")
+@case("NNR-SID-406", "float32: levels times one scale, in a unit with a separate id", "GridCode float32 unit")
 def of_a_grid() -> Content:
     s = with_ids({"w": entry("grid", "float32", scale=text64(STEP.tobytes(), 4))}).levels("w#levels", LEVELS)
     return s.means({"w": on_grid("float32", LEVELS, STEP)})
 
 
 # ------------------------------------------------------------------------------------------------ ids
-@case("NNR-SID-407", "other ids where a tensor has the default one", "FloatCode IntegerCode RawCode unit bits")
+@case(
+    "NNR-SID-407",
+    "nondefault ids, because tensors have the default ids as names",
+    "FloatCode IntegerCode RawCode unit bits",
+)
 def other_ids() -> Content:
     s = with_ids(
         {
@@ -101,7 +105,11 @@ def other_ids() -> Content:
     return s.means({"w#bits": f4(1, -2), "w": w, "w#levels": np.array([6, -1], np.int8), "w#raw": np.array([True])})
 
 
-@case("NNR-SID-408", "parts in any order, with other tensors between them, and a tie", "FloatCode unit same_as order")
+@case(
+    "NNR-SID-408",
+    "units of codes in any order, with other tensors between them, and a tied tensor",
+    "FloatCode unit same_as order",
+)
 def any_order() -> Content:
     s = with_ids({"w": BFLOAT16, "z": {"same_as": "w", "index": 2}})
     levels, other = float_code("bfloat16", HOSTILE["bfloat16"], 127, 0)
@@ -110,7 +118,7 @@ def any_order() -> Content:
     return s.means({"w": w, "p": f4(1, -2), "z": w})
 
 
-@case("NNR-SID-409", "codes beside a displacement and a cast", "DisplacementCode IntegerCode RawCode unit cast")
+@case("NNR-SID-409", "codes, a displacement and a cast in one record", "DisplacementCode IntegerCode RawCode unit cast")
 def beside_others() -> Content:
     tensors = {
         "cast": {"type": "uint8"},
@@ -130,7 +138,11 @@ def beside_others() -> Content:
     )
 
 
-@case("NNR-SID-410", "a code beside a displacement in version 2, in a unit of the tensor's name", "IntegerCode version")
+@case(
+    "NNR-SID-410",
+    "a code and a displacement in version 2, levels in the unit with the name of the tensor",
+    "IntegerCode version",
+)
 def of_version_2() -> Content:
     tensors = {"n": entry("integer", "int8", base=5), "w": entry("displacement", "float32")}
     s = recorded(tensors, nnr_codec=2).levels("n", [1, -6])
@@ -138,7 +150,7 @@ def of_version_2() -> Content:
     return s.means({"n": np.array([6, -1], np.int8), "w": made(MOVED, 0)})
 
 
-@case("NNR-SID-411", "a deflated record, and a reference list with the ids of units", "NNR_DFL FloatCode unit")
+@case("NNR-SID-411", "a deflated record, and a reference list with unit ids", "NNR_DFL FloatCode unit")
 def by_index() -> Content:
     levels, other = float_code("bfloat16", HOSTILE["bfloat16"], 127, 0)
     s = Recorded()
@@ -158,7 +170,7 @@ BITS = {"metadata": {"nnr_codec.update": "bits"}}
 
 
 def updated(tensors: Any) -> Recorded:
-    """An update with a record of version 3."""
+    """Return an update with a record of version 3."""
     s = Recorded()
     s.str_()
     s.parameters(base_model_id_present_flag=1, base_model_id="m", mps_parent_signalling_enabled_flag=1)
@@ -166,7 +178,7 @@ def updated(tensors: Any) -> Recorded:
 
 
 def difference(s: Recorded, name: str, values: Any, data_format: int | None = None) -> Recorded:
-    """A unit with a difference of integers."""
+    """Write a unit with integer differences."""
     array = np.array(values, "<i4")
     s.ndu(ndu(name, array.shape, kind=NNR_PT_INT, data_format=data_format, **EXTERNAL), array)
     s.coded[name] = array.astype({None: "<i4", 6: "<i2"}[data_format])
@@ -177,14 +189,16 @@ DELTA = entry("delta", "int32")
 ENDS = [-(2**31), 2**31 - 1, 0, -1]
 
 
-@case("NNR-SID-412", "an update: differences of bit patterns in a unit of their own", "DeltaCode update")
+@case("NNR-SID-412", "an update: differences of bit patterns in a unit with a separate id", "DeltaCode update")
 def of_patterns() -> Content:
     s = difference(updated({"w": DELTA}), "w#delta", ENDS)
     return s.means({"w": np.array(ENDS, np.int32)})
 
 
 @case(
-    "NNR-SID-413", "an update: differences with other ids, without dimensions, and without a code", "DeltaCode update"
+    "NNR-SID-413",
+    "an update: differences with nondefault ids, without dimensions, and without a code",
+    "DeltaCode update",
 )
 def of_patterns_and_numbers() -> Content:
     one = entry("delta", "int32", shape=[])
@@ -197,16 +211,16 @@ def of_patterns_and_numbers() -> Content:
     )
 
 
-@case("NNR-SID-414", "an update: a new tensor with a code beside differences", "DeltaCode IntegerCode update")
+@case("NNR-SID-414", "an update: a new tensor with a code, and differences", "DeltaCode IntegerCode update")
 def of_patterns_and_a_tensor() -> Content:
     s = updated({"n": entry("integer", "uint32", base=2**31), "w": DELTA}).levels("n#levels", [-(2**31), 3])
     difference(s, "w#delta", ENDS)
     return s.means({"n": np.array([0, 2**31 + 3], np.uint32), "w": np.array(ENDS, np.int32)})
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ rejected
 def of_version(version: int, **tensors: Any) -> bytes:
-    """The text of a record."""
+    """Return the text of a record."""
     return text(tensors, nnr_codec=version)
 
 
@@ -215,57 +229,63 @@ MOVES = entry("displacement", "float32")
 
 
 def number(**members: Any) -> Any:
-    """An IntegerCode with more members."""
+    """Return the text of an IntegerCode with more members."""
     return entry("integer", "int8", base=5, **members)
 
 
 for k, (title, data) in enumerate(
     [
         # 421: ids
-        ("the id of the levels is another tensor", of_version(3, v=number(unit="w"), w={"type": "uint8"})),
-        ("the default id of the levels is another tensor", of_version(3, w=NUMBER, **{"w#levels": {"type": "uint8"}})),
-        ("the id of the levels is the tensor itself", of_version(3, w=number(unit="w"))),
-        ("levels of two tensors in one unit", of_version(3, v=number(unit="w#levels"), w=NUMBER)),
-        ("levels and bits in one unit", of_version(3, w=entry("float", "float32", pivot=5, unit="b", bits="b"))),
+        ("the id of the levels is the name of another tensor", of_version(3, v=number(unit="w"), w={"type": "uint8"})),
         (
-            "levels of one tensor in the unit of another one's bits",
+            "the default id of the levels is the name of another tensor",
+            of_version(3, w=NUMBER, **{"w#levels": {"type": "uint8"}}),
+        ),
+        ("the id of the levels is the name of the tensor", of_version(3, w=number(unit="w"))),
+        ("the same id for the levels of two tensors", of_version(3, v=number(unit="w#levels"), w=NUMBER)),
+        ("the same id for levels and bits", of_version(3, w=entry("float", "float32", pivot=5, unit="b", bits="b"))),
+        (
+            "the same id for the levels of one tensor and the bits of another",
             of_version(3, v=FLOAT, w=number(unit="v#bits")),
         ),
         (
-            "levels in the unit of a displacement",
+            "the same id for levels and a displacement",
             of_version(3, v=number(unit="w_displacement"), w=MOVES),
         ),
-        ("tied to the unit of levels", of_version(3, a={"same_as": "w#levels", "index": 0}, w=NUMBER)),
+        ("a tensor tied to a unit of levels", of_version(3, a={"same_as": "w#levels", "index": 0}, w=NUMBER)),
         ("an id that is a number", of_version(3, w=number(unit=1))),
-        ("an id with a zero", of_version(3, w=number(unit="a\0"))),
-        ("an id with half of a surrogate pair", of_version(3, w=number(unit="\ud800"))),
-        # 432: default ids written out
+        ("an id with a zero character", of_version(3, w=number(unit="a\0"))),
+        ("an id with a lone surrogate", of_version(3, w=number(unit="\ud800"))),
+        # 432: default ids that are present
         (
-            "the default id of float levels written out",
+            "the default id of FloatCode levels is present",
             of_version(3, w=entry("float", "float32", pivot=5, unit="w#levels")),
         ),
-        ("the default id of integer levels written out", of_version(3, w=number(unit="w#levels"))),
-        ("the default id of bytes written out", of_version(3, w=entry("raw", "int8", shape=[2], unit="w#raw"))),
+        ("the default id of IntegerCode levels is present", of_version(3, w=number(unit="w#levels"))),
+        ("the default id of RawCode bytes is present", of_version(3, w=entry("raw", "int8", shape=[2], unit="w#raw"))),
         (
-            "the default id of indices written out",
+            "the default id of PaletteCode indices is present",
             of_version(3, w=entry("palette", "int8", values="AAAA", unit="w#levels")),
         ),
         (
-            "the default id of grid levels written out",
+            "the default id of GridCode levels is present",
             of_version(3, w=entry("grid", "float32", scale=scale(1), unit="w#levels")),
         ),
-        ("the default id of differences written out", of_version(3, w=entry("delta", "int32", unit="w#delta"))),
+        (
+            "the default id of DeltaCode differences is present",
+            of_version(3, w=entry("delta", "int32", unit="w#delta")),
+        ),
         # 438: versions
         ("version 3 without a code", of_version(3, w={"type": "float16"})),
-        ("version 3 with a displacement and without another code", of_version(3, w=MOVES)),
+        ("version 3 with only a displacement", of_version(3, w=MOVES)),
         ("an id of levels in version 1", of_version(1, w=number(unit="u"))),
         ("an id of levels in version 2", of_version(2, v=number(unit="u"), w=MOVES)),
         ("differences of bit patterns in version 1", of_version(1, w=DELTA)),
         ("differences of bit patterns in version 2", of_version(2, v=DELTA, w=MOVES)),
         # 444: differences
-        ("differences of bit patterns that are int16", of_version(3, w=entry("delta", "int16"))),
-        ("differences of bit patterns that are uint32", of_version(3, w=entry("delta", "uint32"))),
-        ("differences of bit patterns that are float32", of_version(3, w=entry("delta", "float32"))),
+        ("differences of bit patterns for int16", of_version(3, w=entry("delta", "int16"))),
+        ("differences of bit patterns for uint32", of_version(3, w=entry("delta", "uint32"))),
+        ("differences of bit patterns for float32", of_version(3, w=entry("delta", "float32"))),
         ("differences of bit patterns with a base", of_version(3, w=entry("delta", "int32", base=1))),
     ],
     421,
@@ -284,22 +304,22 @@ refused(
 
 
 def of_the_tensors_name() -> Recorded:
-    """Levels, and a unit with the tensor's name."""
+    """Levels, then a unit with the name of the tensor."""
     return with_ids({"w": NUMBER}).levels("w#levels", [1, 2]).levels("w", [1, 2])
 
 
 def late_levels() -> Recorded:
-    """The same in the other order."""
+    """A unit with the name of the tensor, then levels."""
     return with_ids({"w": NUMBER}).levels("w", [1, 2]).levels("w#levels", [1, 2])
 
 
 def as_before_version_3() -> Recorded:
-    """Levels in the unit with the tensor's name."""
+    """Levels in the unit with the name of the tensor."""
     return with_ids({"w": NUMBER}).levels("w", [1, 2])
 
 
 def lone(tensor: Any, *names: str) -> Callable[[], Recorded]:
-    """Some units of a record of w."""
+    """Return a maker of a bitstream with some units of a record of w."""
     return lambda: with_ids({"w": tensor}).plain(*names)
 
 
@@ -315,14 +335,20 @@ def narrow() -> Recorded:
 
 for k, (title, features, error, unit, make) in enumerate(
     [
-        ("a unit of the tensor's own name after its levels", "IntegerCode", "ElementError", 4, of_the_tensors_name),
-        ("a unit of the tensor's own name before its levels", "IntegerCode", "ElementError", 3, late_levels),
-        ("levels in a unit of the tensor's own name", "IntegerCode", "ElementError", 3, as_before_version_3),
-        ("no unit of the levels", "IntegerCode", "IncompleteError", None, lone(NUMBER, "v")),
-        ("no unit of the levels beside the bits", "FloatCode", "IncompleteError", None, lone(FLOAT, "w#bits")),
-        ("no unit of the differences", "DeltaCode", "IncompleteError", None, lone(DELTA, "v")),
-        ("floats where levels are expected", "IntegerCode", "ElementError", 3, lone(NUMBER, "w#levels")),
-        ("floats where differences are expected", "DeltaCode", "ElementError", 3, lone(DELTA, "w#delta")),
+        ("a unit with the name of the tensor after its levels", "IntegerCode", "ElementError", 4, of_the_tensors_name),
+        ("a unit with the name of the tensor before its levels", "IntegerCode", "ElementError", 3, late_levels),
+        ("levels in a unit with the name of the tensor", "IntegerCode", "ElementError", 3, as_before_version_3),
+        ("the unit of the levels is missing", "IntegerCode", "IncompleteError", None, lone(NUMBER, "v")),
+        (
+            "the unit of the levels is missing, the unit of the bits is present",
+            "FloatCode",
+            "IncompleteError",
+            None,
+            lone(FLOAT, "w#bits"),
+        ),
+        ("the unit of the differences is missing", "DeltaCode", "IncompleteError", None, lone(DELTA, "v")),
+        ("floats instead of levels", "IntegerCode", "ElementError", 3, lone(NUMBER, "w#levels")),
+        ("floats instead of differences", "DeltaCode", "ElementError", 3, lone(DELTA, "w#delta")),
         ("fewer differences than items", "DeltaCode", "ElementError", 3, short),
         ("differences of 16 bits", "DeltaCode", "ElementError", 3, narrow),
     ],

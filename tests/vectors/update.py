@@ -1,4 +1,4 @@
-"""NNR-UPD: differential updates, contexts that look at earlier ones, predictive residual encoding, parents."""
+"""NNR-UPD: differential updates, temporal and history contexts, predictive residual encoding, parents."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def rounds(
     kind: int = 1,
     sides: TensorSide | None = None,
 ) -> list[Content]:
-    """Bitstreams of one parameter, one for each depth; depth 0 is the base model.
+    """Return bitstreams of one parameter, one for each depth; depth 0 is the base model.
 
-    Updates from the second on are residuals where ``pre`` is set (9.2.4). History contexts are used wherever the syntax
-    has a place for them, temporal ones wherever the unit is an update.
+    With ``pre``, updates from the second on are residuals (9.2.4). History contexts are used where the syntax permits
+    them, temporal contexts in all updates.
     """
     made: list[Content] = []
-    last: Tensor | None = None  # QuantParam of the update before
+    last: Tensor | None = None  # QuantParam of the previous update
     any_sig: Tensor | None = None
-    value: Tensor | None = None  # of the update before, residual added
+    value: Tensor | None = None  # value of the previous update, including its residual
     for k, depth in enumerate(depths):
         levels = chosen(dims, 3 + k % 2, 11 * depth + dq + scan + 1)
         if skip:
@@ -80,13 +80,13 @@ def rounds(
     return made
 
 
-#: Sets that tell all contexts apart that updates have, for a unary part of 10.
-TOLD_APART = {
+#: Shift parameter ids that distinguish all contexts of updates, for a unary part of length 10.
+DISTINCT = {
     "sig": {0: 1, 1: 2, 2: 6, 24: 3, 25: 7},
     "sign": {0: 8, 1: 2, 2: 1, 3: 4, 4: 5},
     "gtx": {k: (k + 3) % 9 for k in range(40)},
 }
-TOLD_APART_DQ = TOLD_APART | {"sig": {k: (4 * k + 1) % 9 for k in range(40)}}
+DISTINCT_DQ = DISTINCT | {"sig": {k: (4 * k + 1) % 9 for k in range(40)}}
 
 
 @valid("NNR-UPD-001", "a base model and two updates", "6.3.3.7 6.4.3.7", "ICNN_NDU_ID")
@@ -96,22 +96,22 @@ def plain() -> list[Content]:
 
 @valid(
     "NNR-UPD-002",
-    "temporal contexts over three updates; the first has nothing to look at",
+    "temporal contexts over three updates; the first has no reference",
     "6.4.3.7 10.2.1.6 10.3.4.2.2 10.3.4.2.3 10.3.4.2.4",
     "temporal_context_modeling_flag shift_parameter_ids",
 )
 def temporal() -> list[Content]:
-    return rounds([1, 2, 3], temporal=1, sides=side(**TOLD_APART))
+    return rounds([1, 2, 3], temporal=1, sides=side(**DISTINCT))
 
 
 @valid(
     "NNR-UPD-003",
-    "temporal contexts with dependent quantization: levels after the states",
+    "temporal contexts with dependent quantization use QuantParam, not the coded levels",
     "10.3.4.2.2 10.2.1.6",
     "temporal_context_modeling_flag dq_flag",
 )
 def temporal_dq() -> list[Content]:
-    return rounds([0, 1, 2, 3], temporal=1, dq=1, sides=side(**TOLD_APART_DQ))
+    return rounds([0, 1, 2, 3], temporal=1, dq=1, sides=side(**DISTINCT_DQ))
 
 
 @valid("NNR-UPD-004", "history contexts over three updates", "10.2.1.4 10.3.4.2.2", "hist_dep_sig_prob_enabled_flag")
@@ -121,12 +121,12 @@ def history() -> list[Content]:
 
 @valid(
     "NNR-UPD-005",
-    "history contexts go before temporal ones, with dependent quantization",
+    "history contexts take precedence over temporal contexts, with dependent quantization",
     "10.2.1.4 10.2.1.6 10.3.4.2.2",
     "hist_dep_sig_prob_enabled_flag temporal_context_modeling_flag dq_flag",
 )
 def both() -> list[Content]:
-    ids = TOLD_APART_DQ | {"sig": {k: (4 * k + 1) % 9 for k in range(48)}}
+    ids = DISTINCT_DQ | {"sig": {k: (4 * k + 1) % 9 for k in range(48)}}
     return rounds([1, 2, 3], history=1, temporal=1, dq=1, sides=side(history=1, **ids))
 
 
@@ -142,12 +142,12 @@ def pre_integers() -> list[Content]:
 
 @valid(
     "NNR-UPD-008",
-    "temporal contexts look at the residuals, not at their sums",
+    "temporal contexts use the residuals, not their sums",
     "9.2.4 10.3.4.2.2",
     "nnr_pre_flag temporal_context_modeling_flag",
 )
 def pre_temporal() -> list[Content]:
-    return rounds([1, 2, 3], pre=1, temporal=1, sides=side(**TOLD_APART))
+    return rounds([1, 2, 3], pre=1, temporal=1, sides=side(**DISTINCT))
 
 
 @valid(
@@ -160,13 +160,13 @@ def temporal_scan() -> list[Content]:
     return rounds([1, 2], dims=[11, 9], temporal=1, skip=1, scan=1)
 
 
-@valid("NNR-UPD-010", "the first update, its base model not decoded", "6.4.3.7", "ICNN_NDU_ID put_node_depth=1")
+@valid("NNR-UPD-010", "the first update, without decoding its base model", "6.4.3.7", "ICNN_NDU_ID put_node_depth=1")
 def without_base() -> list[Content]:
     return rounds([1])
 
 
 def by_hash(kind: int, name: str, digest: str) -> list[Content]:
-    """An update whose parent is known by the digest of its payload."""
+    """Return a base model and an update whose parent is identified by the digest of its payload."""
     base, update = chosen([3, 4], 4), chosen([3, 4], 2, 8)
     s = Stream()
     s.start()
@@ -181,24 +181,24 @@ def by_hash(kind: int, name: str, digest: str) -> list[Content]:
     return [s.gives({"w": floats(base, 2)}), u.gives({"w": floats(update, -9)})]
 
 
-@valid("NNR-UPD-011", "the parent by SHA-256 of its payload", "6.3.3.7 6.4.3.7", "ICNN_NDU_PL_SHA256")
+@valid("NNR-UPD-011", "parent by SHA-256 of its payload", "6.3.3.7 6.4.3.7", "ICNN_NDU_PL_SHA256")
 def sha256() -> list[Content]:
     return by_hash(ICNN_NDU_PL_SHA256, "parent_node_payload_sha256", "sha256")
 
 
-@valid("NNR-UPD-012", "the parent by SHA-512 of its payload", "6.3.3.7 6.4.3.7", "ICNN_NDU_PL_SHA512")
+@valid("NNR-UPD-012", "parent by SHA-512 of its payload", "6.3.3.7 6.4.3.7", "ICNN_NDU_PL_SHA512")
 def sha512() -> list[Content]:
     return by_hash(ICNN_NDU_PL_SHA512, "parent_node_payload_sha512", "sha512")
 
 
-@valid("NNR-UPD-013", "the parent is not in a bitstream", "6.3.3.7 6.4.3.7", "ICNN_NDU_EXT")
+@valid("NNR-UPD-013", "external parent, not in a bitstream", "6.3.3.7 6.4.3.7", "ICNN_NDU_EXT")
 def external() -> list[Content]:
     return by_hash(ICNN_NDU_EXT, "", "sha256")[1:]
 
 
 @valid(
     "NNR-UPD-014",
-    "no ids of the node itself: parameter_id and put_node_depth follow those of the parent",
+    "no node ids: parameter_id and put_node_depth follow the parent's ids",
     "6.3.3.7",
     "node_id_present_flag=0 ICNN_NDU_ID",
 )
@@ -217,14 +217,14 @@ def parent_ids_alone() -> list[Content]:
             put_node_depth=depth,
             temporal_context_modeling_flag=1,
         )
-        s.ndu(header, levels, sides=[side(**TOLD_APART)], co_loc=[first] if depth == 2 else ())
+        s.ndu(header, levels, sides=[side(**DISTINCT)], co_loc=[first] if depth == 2 else ())
         made.append(s.gives({"w": floats(levels)}))
     return made
 
 
 @valid(
     "NNR-UPD-015",
-    "two devices update one parameter, each its own chain",
+    "two devices update one parameter in separate chains",
     "6.4.3.7 10.3.4.2.2",
     "device_id temporal_context_modeling_flag",
 )
@@ -235,7 +235,7 @@ def devices() -> list[Content]:
         levels = chosen([4, 4], 3, k + 1)
         s = Stream().start(parent=1)
         header = update_ndu("w", [4, 4], depth, device=device, temporal_context_modeling_flag=1)
-        s.ndu(header, levels, sides=[side(**TOLD_APART)], co_loc=[chains[device]] if device in chains else ())
+        s.ndu(header, levels, sides=[side(**DISTINCT)], co_loc=[chains[device]] if device in chains else ())
         chains[device] = levels
         made.append(s.gives({"w": floats(levels)}))
     return made
@@ -243,7 +243,7 @@ def devices() -> list[Content]:
 
 @valid(
     "NNR-UPD-016",
-    "a tensor that does not change has no unit, and its depth stays",
+    "an unchanged tensor has no unit, and its depth does not increase",
     "6.4.3.7",
     "put_node_depth temporal_context_modeling_flag",
 )
@@ -255,7 +255,7 @@ def left_out() -> list[Content]:
             levels = chosen([3, 5], 3, 5 * k + depth)
             parameter = ord(name) - 97
             header = update_ndu(name, [3, 5], depth, parameter=parameter, temporal_context_modeling_flag=1)
-            s.ndu(header, levels, sides=[side(**TOLD_APART)], co_loc=[last[name]] if name in last else ())
+            s.ndu(header, levels, sides=[side(**DISTINCT)], co_loc=[last[name]] if name in last else ())
             last[name], values[name] = levels, floats(levels)
         made.append(s.gives(values))
     return made
@@ -263,7 +263,7 @@ def left_out() -> list[Content]:
 
 @valid(
     "NNR-UPD-017",
-    "temporal and history contexts of each part of a block",
+    "temporal and history contexts for each part of a block",
     "7.3.5 10.3.4.2.2",
     "NNR_PT_BLOCK temporal_context_modeling_flag hist_dep_sig_prob_enabled_flag",
 )
@@ -285,8 +285,8 @@ def blocks() -> list[Content]:
         header.topology_elem_id_list = ["w", "b"]
         reference: dict[str, Any] = {"co_loc": last, "any_sig": sig} if last and sig else {}
         s = Stream().start(parent=1)
-        weight_ids = {**TOLD_APART, "sig": {**TOLD_APART["sig"], 40: 4}}
-        sides = [side(**TOLD_APART), side(history=1, **weight_ids)]
+        weight_ids = {**DISTINCT, "sig": {**DISTINCT["sig"], 40: 4}}
+        sides = [side(**DISTINCT), side(history=1, **weight_ids)]
         s.ndu(header, bias, weight, qp=[1, -2], sides=sides, **reference)
         last = [bias, weight]
         now = [bias != 0, weight != 0]
@@ -297,7 +297,7 @@ def blocks() -> list[Content]:
 
 @valid(
     "NNR-UPD-018",
-    "contexts look at indices, not at entries of the codebook",
+    "temporal contexts use codebook indices, not entries",
     "10.3.4.2.2",
     "codebook temporal_context_modeling_flag",
 )
@@ -308,7 +308,7 @@ def codebooks() -> list[Content]:
         header = update_ndu("w", DIMS, depth, temporal_context_modeling_flag=1)
         header.codebook_present_flag, header.codebook = 1, codebook(entries, 2)
         s = Stream().start(parent=1)
-        ids = side(**{**TOLD_APART, "gtx": {0: 1, 1: 2, 2: 3, 3: 4, 20: 5, 21: 6}})
+        ids = side(**{**DISTINCT, "gtx": {0: 1, 1: 2, 2: 3, 3: 4, 20: 5, 21: 6}})
         s.ndu(header, levels, sides=[ids], co_loc=[last] if last is not None else ())
         last = levels
         made.append(s.gives({"w": floats(look_up(levels, entries, 2))}))

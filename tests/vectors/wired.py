@@ -1,9 +1,9 @@
-"""NNR-NEF-007 on: what an NNEF graph tells a decoder, be it in the bitstream or apart: dimensions, shapes, blocks.
+"""NNR-NEF-007 on: dimensions, shapes and blocks from an NNEF graph, in the bitstream or stored separately.
 
-What is expected follows from the chosen integers and the graph by 7.3.5, 8.2.1 and errata N5: outputs of one dimension
-take the shape that the graph declares; local scaling is multiplied into the weight, unless its id is a variable, with
-which the graph multiplies; where that variable is the gamma of a batch normalization of which nothing else but beta
-is coded, the rest of it is recreated.
+Expected results follow from the chosen integers and the graph by 7.3.5, 8.2.1 and errata N5. One-dimensional outputs
+get the declared shape. Local scaling is multiplied into the weight, unless its id is a variable that the graph
+multiplies by. If this variable is the gamma of a batch normalization with only gamma and beta coded, its other tensors
+are recreated.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ EPSILON = "0.001"
 
 
 def graph(*body: str, shape: str = "[1, 2, 4, 4]") -> bytes:
-    """A graph of these assignments, the last of which gives ``output``."""
+    """Return a graph of these assignments, the last of which defines ``output``."""
     lines = "".join(f"    {line};\n" for line in (f"input = external(shape = {shape})", *body))
     return f"version 1.0;\n\ngraph net(input) -> (output)\n{{\n{lines}}}\n".encode()
 
 
 def variable(label: str, *shape: int) -> str:
-    """A variable whose identifier is the label."""
+    """Return a variable whose identifier is the label."""
     return f"{label} = variable(shape = {list(shape)}, label = '{label}')"
 
 
@@ -45,33 +45,33 @@ NORMALIZED = f"batch_normalization(features, mean, variance, offset, scale, epsi
 CONV = graph(
     FILTER, BIAS, *NORMALIZATION, "features = conv(input, filter, bias, padding = [])", f"output = {NORMALIZED}"
 )
-#: The same without bias.
+#: A convolution without bias, and its batch normalization.
 BIASLESS = graph(FILTER, *NORMALIZATION, "features = conv(input, filter)", f"output = {NORMALIZED}")
 #: A convolution whose output is multiplied.
 SCALED = graph(FILTER, variable("scaling", 1, 3), "features = conv(input, filter)", "output = mul(features, scaling)")
 #: A convolution with bias.
 PLAIN = graph(FILTER, BIAS, "output = conv(input, filter, bias)")
-#: A deconvolution, whose second dimension are the output channels.
+#: A deconvolution, whose second filter dimension is the output channels.
 DECONV = graph(variable("filter", 2, 3, 1, 2), BIAS, "output = deconv(input, filter, bias)")
-#: A product with a matrix whose second dimension is that of the output.
+#: A product with a matrix whose second dimension is the output.
 MATMUL = graph(
     variable("matrix", 4, 3), BIAS, "product = matmul(input, matrix)", "output = add(product, bias)", shape="[1, 4]"
 )
 
-#: The batch normalization's ids by role, as the graphs name them.
+#: Ids of the batch normalization in the graphs, by role.
 BATCH = {"beta": "offset", "gamma": "scale", "mean": "mean", "var": "variance"}
 
 
 def start(text: bytes, **parameters: int) -> Stream:
-    """NNR_STR, NNR_MPS and the graph, unless there is none."""
+    """Return a stream with NNR_STR, NNR_MPS and the graph, if any."""
     s = Stream()
     s.str_()
     s.parameters(topology_carriage_flag=int(bool(text)), **parameters)
-    return s.topology(text + b"\0") if text else s  # type: ignore[return-value]  # what the builder's methods return
+    return s.topology(text + b"\0") if text else s  # type: ignore[return-value]  # the builder's type
 
 
 def block(s: Stream, types: int, ids: Mapping[str, str | int], dims: Sequence[int], **header: Any) -> dict[str, Tensor]:
-    """Add a block with ids by role; gives its Rec* variables by role. ``apart``: without dimensions."""
+    """Add a block with ids by role, and return its Rec* variables by role."""
     shapes = {role: tuple(dims) if role == "weight" else tuple(dims[:1]) for role in ids}
     if types & DC:
         rows, rank = header["g_number_of_rows"], header["decomposition_rank"]
@@ -89,26 +89,26 @@ def block(s: Stream, types: int, ids: Mapping[str, str | int], dims: Sequence[in
 
 
 def declared(ids: Mapping[str, str], rec: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All but the weight and what makes it, of the shape that the graph declares."""
+    """Return the vectors of a block, with the shape that the graph declares."""
     return {ids[role]: value.reshape(1, -1) for role, value in rec.items() if role not in ("weight", "g", "h")}
 
 
 def by_id(ids: Mapping[str, str], rec: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The Rec* variables by their ids."""
+    """Return the Rec* variables by id."""
     return {ids[role]: value for role, value in rec.items()}
 
 
 def recreated(*, bias: bool) -> dict[str, Tensor]:
-    """What is left of a folded batch normalization (8.2.1): mean 0, variance 1 - epsilon, rounded once, and bias 0."""
+    """Return the recreated tensors (8.2.1): mean 0, variance 1 - epsilon, rounded once, and bias 0."""
     variance = np.full((1, 3), np.float32(1 - float(EPSILON)), "<f4")
     zeros = {"mean": np.zeros((1, 3), "<f4")} | ({"bias": np.zeros((1, 3), "<f4")} if bias else {})
     return zeros | {"variance": variance}
 
 
-# ------------------------------------------------------------------------------------------------ kept apart
+# ------------------------------------------------------------------------------------------------ stored separately
 @valid(
     "NNR-NEF-007",
-    "the topology is kept apart, dimensions are in the bitstream",
+    "separately stored topology, dimensions in the bitstream",
     "6.4.4.3 A.4",
     "topology_carriage_flag=0",
     topology=GRAPH,
@@ -118,7 +118,7 @@ def apart() -> Content:
 
 
 def without_dimensions(s: Stream) -> Content:
-    """The tensors of the graph without their dimensions."""
+    """Return the tensors of the graph without their dimensions."""
     weight, bias = chosen([4, 3], 9), [0.5, -1.0, 2.0, 0.0]
     s.session.topology_dimensions = {"fc/weight": [4, 3], "fc/bias": [1, 4]}
     s.ndu(ndu("fc/weight", None), weight, qp=-9).raw(ndu("fc/bias", None, kind=NNR_PT_RAW_FLOAT), bias)
@@ -130,7 +130,7 @@ def without_dimensions(s: Stream) -> Content:
 
 @valid(
     "NNR-NEF-008",
-    "dimensions that are left out are those of a topology kept apart",
+    "omitted dimensions are taken from a separately stored topology",
     "6.4.3.7 6.4.4.3",
     "topology_carriage_flag=0 tensor_dimensions_flag=0",
     topology=GRAPH,
@@ -141,7 +141,7 @@ def dimensions_apart() -> Content:
 
 @valid(
     "NNR-NEF-009",
-    "dimensions that are left out are those of the topology in the bitstream",
+    "omitted dimensions are taken from the topology in the bitstream",
     "6.4.3.7 A.4",
     "NNR_TPL_NNEF tensor_dimensions_flag=0",
 )
@@ -155,7 +155,7 @@ IDS = {"weight": "filter", "bias": "bias"}
 
 @valid(
     "NNR-NEF-010",
-    "the bias of a block takes its declared shape",
+    "the bias of a block gets its declared shape",
     "7.3.5 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK compressed_parameter_types=8",
 )
@@ -167,7 +167,7 @@ def declared_bias() -> Content:
 
 @valid(
     "NNR-NEF-011",
-    "batch normalization of declared shapes, as it is, and a topology kept apart",
+    "batch normalization with declared shapes, not folded; separately stored topology",
     "7.3.5 A.4",
     "NNR_PT_BLOCK compressed_parameter_types=12",
     topology=CONV,
@@ -180,7 +180,7 @@ def declared_batch() -> Content:
 
 @valid(
     "NNR-NEF-012",
-    "local scaling with an id that is no variable is multiplied into the weight",
+    "local scaling whose id is not a variable is multiplied into the weight",
     "7.3.5 8.3.8 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK compressed_parameter_types=10",
 )
@@ -194,7 +194,7 @@ def consumed_scaling() -> Content:
 
 @valid(
     "NNR-NEF-013",
-    "local scaling that is a variable comes out by itself: the graph multiplies",
+    "local scaling that is a variable is a separate output; the graph multiplies",
     "7.3.5 8.3.8 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK compressed_parameter_types=2",
 )
@@ -209,7 +209,7 @@ FOLDED = {"weight": "filter", "ls": "scale", "bias": "offset"}
 
 @valid(
     "NNR-NEF-014",
-    "folded batch normalization: gamma and beta are coded, mean and variance recreated",
+    "folded batch normalization: gamma and beta are coded, mean and variance are recreated",
     "8.2.1 7.3.5 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK compressed_parameter_types=10 batchnorm_folding",
 )
@@ -222,7 +222,7 @@ def folded() -> Content:
 
 @valid(
     "NNR-NEF-015",
-    "folded batch normalization of a convolution with bias, which is recreated as well",
+    "folded batch normalization of a convolution with bias, which is also recreated",
     "8.2.1 7.3.5 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK compressed_parameter_types=10 batchnorm_folding",
 )
@@ -235,7 +235,7 @@ def folded_bias() -> Content:
 
 @valid(
     "NNR-NEF-016",
-    "folded batch normalization, dimensions left out, topology kept apart",
+    "folded batch normalization, omitted dimensions, separately stored topology",
     "8.2.1 6.4.3.7",
     "NNR_PT_BLOCK compressed_parameter_types=10 batchnorm_folding tensor_dimensions_flag=0",
     topology=CONV,
@@ -250,7 +250,7 @@ def folded_apart() -> Content:
 
 @valid(
     "NNR-NEF-017",
-    "folded batch normalization by indices into a reference list",
+    "folded batch normalization, ids by index in a reference list",
     "8.2.1 6.4.3.7 A.4",
     "NNR_TPL_NNEF NNR_TPL_REFLIST topology_elem_id_index_list batchnorm_folding",
 )
@@ -265,7 +265,7 @@ def folded_indexed() -> Content:
 
 @valid(
     "NNR-NEF-018",
-    "a filter of deconvolution: the output channels are its second dimension, and coded first",
+    "a deconvolution filter: its second dimension, the output channels, is coded first",
     "4.12 7.3.5 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK first_tensor_dimension_shift=1",
 )
@@ -279,7 +279,7 @@ def deconvolution() -> Content:
 
 @valid(
     "NNR-NEF-019",
-    "a matrix whose second dimension is the output's, with local scaling that is multiplied before the shift",
+    "a matrix whose second dimension is the output, with local scaling applied before the dimension shift",
     "4.12 7.3.5 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK first_tensor_dimension_shift=1 compressed_parameter_types=10",
 )
@@ -293,7 +293,7 @@ def matrix() -> Content:
 
 @valid(
     "NNR-NEF-020",
-    "a decomposed filter with a bias of declared shape; H is no variable",
+    "a decomposed filter with a bias of declared shape; H is not a variable",
     "7.3.5 8.3.7 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK NNR_CPT_DC compressed_parameter_types=9",
 )
@@ -306,7 +306,7 @@ def decomposed() -> Content:
 
 @valid(
     "NNR-NEF-023",
-    "a filter of deconvolution without its dimensions, of which the graph declares the second as first",
+    "a deconvolution filter with omitted dimensions: the second declared dimension is coded first",
     "4.12 6.4.3.7 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK first_tensor_dimension_shift=1 tensor_dimensions_flag=0",
 )
@@ -320,7 +320,7 @@ def deconvolution_left_out() -> Content:
 
 @valid(
     "NNR-NEF-024",
-    "a graph kept apart takes the place of the one in the bitstream",
+    "a separately stored graph replaces the graph in the bitstream",
     "6.4.3.7 6.4.4.3",
     "NNR_TPL_NNEF tensor_dimensions_flag=0",
     topology=GRAPH,
@@ -331,7 +331,7 @@ def instead() -> Content:
 
 @valid(
     "NNR-NEF-025",
-    "gamma beside another bias than beta: nothing was folded, the network multiplies by gamma",
+    "gamma with a bias that is not beta: not folded, the graph multiplies by gamma",
     "7.3.5 8.2.1 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK compressed_parameter_types=10",
 )
@@ -354,7 +354,7 @@ QUANTIZED = b"""# what the integers stand for
 
 @valid(
     "NNR-NEF-021",
-    "integers, whose meaning graph.quant tells, stay integers",
+    "integers described by graph.quant remain integers",
     "7.3.2 A.4",
     "NNR_TPL_NNEF NNR_QNT_NNEF NNR_PT_INT nnr_decompressed_data_format=5",
 )
@@ -370,7 +370,7 @@ def quantized() -> Content:
 
 @valid(
     "NNR-NEF-022",
-    "variables of integers and of truth values",
+    "integer and logical variables",
     "7.3.2 A.4",
     "NNR_TPL_NNEF NNR_PT_INT nnr_decompressed_data_format=7 nnr_decompressed_data_format=2",
 )
