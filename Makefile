@@ -59,5 +59,4 @@ bench: ## compare with NNCodec; NNR_PEER names the Python that has it
 	$(PYTHON) -m benchmarks.compare --peer $(NNR_PEER)
 
 clean: ## remove what is built
-	rm -rf build dist *.egg-info nnr_codec/cabac_ext/*.so nnr_codec/cabac_ext/kernel.c \
-		nnr_codec/cabac_ext/quantizer.c nnr_codec/cabac_ext/bits.c nnr_codec/cabac_ext/surgeon.c
+	rm -rf build dist *.egg-info nnr_codec/*/*.so nnr_codec/cabac_ext/*.c nnr_codec/syntax/*.c
