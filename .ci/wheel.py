@@ -1,4 +1,4 @@
-"""Check that a wheel holds the two packages of the source tree, no other files, and less than 3 MB: wheel.py FOLDER ROOT."""
+"""Check that a wheel holds the two packages of the source tree only, in less than 3 MB: wheel.py FOLDER ROOT."""
 
 from __future__ import annotations
 

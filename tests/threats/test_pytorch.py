@@ -332,7 +332,7 @@ def test_t39_a_storage_beyond_the_end() -> None:
 @pytest.mark.parametrize("offset", [1, len(GOOD) - 3])
 def test_t39_a_storage_that_is_elsewhere(offset: int) -> None:
     # zipfile of some versions of Python refuses members that overlap.
-    with pytest.raises(FormatError, match="is not where the archive says|Overlapped entries"):
+    with pytest.raises(FormatError, match=r"is not where the archive says|Overlapped entries"):
         opened(edited("archive/data/0", offset=offset)).place("0")
 
 
