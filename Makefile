@@ -3,7 +3,7 @@ PYTHON ?= python3
 # Byte code is kept, whatever the environment says: pytest takes 13 s of CPU in each worker to rewrite all assertions.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install build check lint types fmt docs site fast test test-all sanitize fuzz bench clean
+.PHONY: help install build check lint types fmt docs site fast test test-all sanitize fuzz bench clean lock
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -59,5 +59,10 @@ bench: ## compare with NNCodec; NNR_PEER names the Python that has it
 	$(PYTHON) -m benchmarks.compare --peer $(NNR_PEER)
 
 clean: ## remove what is built
-	rm -rf build dist *.egg-info nnr_codec/cabac_ext/*.so nnr_codec/cabac_ext/kernel.c \
-		nnr_codec/cabac_ext/quantizer.c nnr_codec/cabac_ext/bits.c nnr_codec/cabac_ext/surgeon.c
+	rm -rf build dist *.egg-info nnr_codec/*/*.so nnr_codec/cabac_ext/*.c nnr_codec/syntax/*.c
+
+lock: ## write the lock files of continuous integration (requires uv)
+	uv pip compile -q pyproject.toml requirements/ci.in --extra dev --extra clients --extra docs --universal \
+		--python-version 3.12 --no-annotate --custom-compile-command 'make lock' -o requirements/ci.txt
+	uv pip compile -q pyproject.toml --extra test --resolution lowest-direct \
+		--python-version 3.11 --no-annotate --custom-compile-command 'make lock' -o requirements/oldest.txt

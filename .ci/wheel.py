@@ -1,10 +1,12 @@
-"""Check that a wheel holds the two packages of the source tree, and nothing else: wheel.py FOLDER ROOT."""
+"""Check that a wheel holds the two packages of the source tree only, in less than 3 MB: wheel.py FOLDER ROOT."""
 
 from __future__ import annotations
 
 import sys
 import zipfile
 from pathlib import Path
+
+MAX_SIZE = 3_000_000  # bytes; 1,800,000 in 2026
 
 
 def missing(wheel: Path, root: Path) -> list[str]:
@@ -17,11 +19,10 @@ def missing(wheel: Path, root: Path) -> list[str]:
         if path.suffix in (".py", ".pyi", ".css", ".js", ".zip", ".toml") or path.name == "py.typed"
     }
     lacks = sorted(want - set(have))
-    for module in ("kernel", "quantizer", "bits", "surgeon"):
-        if not any(
-            name.startswith(f"nnr_codec/cabac_ext/{module}.") and name.endswith((".so", ".pyd")) for name in have
-        ):
-            lacks.append(f"the compiled nnr_codec.cabac_ext.{module}")
+    for source in (root / "nnr_codec").rglob("*.pyx"):
+        module = f"{source.relative_to(root).with_suffix('').as_posix()}."
+        if not any(name.startswith(module) and name.endswith((".so", ".pyd")) for name in have):
+            lacks.append(f"the compiled {module}")
     return lacks
 
 
@@ -37,4 +38,6 @@ if __name__ == "__main__":
         sys.exit(f"{wheel.name} lacks {', '.join(lacks)}")
     if others := surplus(wheel):
         sys.exit(f"{wheel.name} has {', '.join(sorted(others))} as well")
-    print(f"{wheel.name} is complete")
+    if (size := wheel.stat().st_size) > MAX_SIZE:
+        sys.exit(f"{wheel.name} has {size:,} bytes, more than {MAX_SIZE:,}")
+    print(f"{wheel.name} is complete, {size:,} bytes")

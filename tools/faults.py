@@ -30,11 +30,11 @@ import os
 import random
 import re
 import resource
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import accumulate, groupby, takewhile
@@ -357,9 +357,9 @@ class Copy:
     def build(self, file: str) -> bool:
         """Build the extensions that contain a compiled file; return whether the build succeeds."""
         wanted = [
-            (module["name"], module["sources"][0], module.get("include-dirs", []))
-            for module in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
-            if file in (*module["sources"], *module.get("depends", []))
+            (module.name, module.sources[0], module.include_dirs)
+            for module in runpy.run_path(str(ROOT / "setup.py"))["EXTENSIONS"]
+            if file in (*module.sources, *module.depends)
         ]
         code, _ = self.run("-build", str(self.folder), json.dumps(wanted))
         return bool(wanted) and code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import warnings
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 import nnr_codec as nnr
 from nnr_codec.model import Array, Model
@@ -47,6 +49,8 @@ def _stub() -> Path:
 
 
 def _compile(*arguments: object) -> None:
+    if not shutil.which(COMPILER):
+        pytest.skip(f"the C compiler {COMPILER} is not installed")
     done = subprocess.run([COMPILER, *FLAGS, *map(str, arguments)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

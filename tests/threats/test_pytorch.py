@@ -331,7 +331,8 @@ def test_t39_a_storage_beyond_the_end() -> None:
 
 @pytest.mark.parametrize("offset", [1, len(GOOD) - 3])
 def test_t39_a_storage_that_is_elsewhere(offset: int) -> None:
-    with pytest.raises(FormatError, match="is not at its declared offset"):
+    # zipfile of some Python versions rejects members that overlap.
+    with pytest.raises(FormatError, match=r"is not at its declared offset|Overlapped entries"):
         opened(edited("archive/data/0", offset=offset)).place("0")
 
 
