@@ -380,7 +380,7 @@ def _join_palette(code: PaletteCode, stored: StoredType, levels: Levels) -> Patt
 # ------------------------------------------------------------------------------------------------ grids
 def _scaled(code: GridCode, stored: StoredType, shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
     """Yield chunks of the items, with the scale of each item or the common scale."""
-    work, axis = np.dtype("<f8" if stored.name == "float64" else "<f4"), code.axis
+    work, axis = np.dtype("f8" if stored.name == "float64" else "f4"), code.axis
     if stored.kind != "f" or (axis is not None and not 0 <= axis < len(shape)):
         raise ElementError(
             f"a grid on axis {axis} is invalid for {stored.name} {shape}", rule=Requirement.SIDE_INFORMATION
@@ -391,7 +391,7 @@ def _scaled(code: GridCode, stored: StoredType, shape: tuple[int, ...]) -> Itera
             f"{len(code.scale)} bytes of scales, but {extent * work.itemsize} are required",
             rule=Requirement.SIDE_INFORMATION,
         )
-    scales = np.frombuffer(code.scale, work)
+    scales = np.frombuffer(code.scale, work.newbyteorder("<")).astype(work, copy=False)
     if not np.isfinite(scales).all() or not scales.all():
         raise ElementError("a scale is 0 or not finite", rule=Requirement.SIDE_INFORMATION)
     for chunk in _chunks(prod(shape)):
