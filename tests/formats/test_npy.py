@@ -124,7 +124,10 @@ def headed(header: str, items: bytes = bytes(8)) -> bytes:
         (headed("{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (1,)}"), "does not describe a plain array"),
         (headed("{'descr': '<f8', 'fortran_order': False, 'shape': (2,)}"), "header and items require"),
         (headed("{'descr': '<f8', 'fortran_order': False, 'shape': ()}", bytes(9)), "header and items require"),
-        (headed(f"{{'descr': '<f8', 'fortran_order': False, 'shape': (0, {1 << 61})}}", b""), "exceeds the largest possible array"),
+        (
+            headed(f"{{'descr': '<f8', 'fortran_order': False, 'shape': (0, {1 << 61})}}", b""),
+            "exceeds the largest possible array",
+        ),
         (headed("{'descr': '|b1', 'fortran_order': False, 'shape': (2,)}", b"\1\2"), "neither 0 nor 1"),
         (b"\x93NUMPY\4\0", r"not a \.npy file"),
         (b"\x93NUMPY\1\0\1", "ends inside its header"),
