@@ -177,7 +177,7 @@ def _value(key: str, kind: str, text: str) -> Option:
 
 
 def _limits(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> nnr.Limits:
-    """Combine presets and NAME=VALUE; later values override earlier ones."""
+    """Combine presets and NAME=VALUE; later values override earlier values."""
     from dataclasses import replace
 
     from nnr_codec import Limits

@@ -92,8 +92,8 @@ class TensorOptions:
         True stores a tensor losslessly in the fewest bytes; False quantizes floats with ``qp``. None: float tensors
         with at least two extents above 1 are quantized with ``qp``. Other tensors: single numbers are stored
         losslessly; the rest, such as biases and normalizations, get a step size of 2**-9 of their root mean square, or
-        a smaller one if they have small values and no negative ones. A ``qp`` below -40 makes that step size finer, and
-        one above -40 up to 4 times coarser. Tensors that take fewer bytes losslessly, and values that cannot be
+        a smaller one if they have small values and no negative values. A ``qp`` below -40 makes that step size finer, a
+        ``qp`` above -40 up to 4 times coarser. Tensors that take fewer bytes losslessly, and values that cannot be
         quantized, are stored losslessly.
     scan_order : int or None
         0: by rows; 1..4: by blocks of 8, 16, 32, 64 with entry points. None: by rows, unless ``effort`` tries others.
@@ -253,7 +253,7 @@ class EncoderConfig(TensorOptions):
         distribute bytes accordingly; tensors without an entry get the median of the others.
     hessians : mapping of str to array, or None
         Second moments of the inputs of a weight, viewed as a matrix of dims[0] rows: shape (columns, columns). Later
-        weights of a row compensate for the errors of earlier ones, unless ``rate`` is 0 (docs/guides/data-aware.md).
+        weights of a row compensate for the errors of earlier weights, unless ``rate`` is 0 (docs/guides/data-aware.md).
     block : bool or None
         Code each block of the topology, a weight with its bias and batch normalization, in one unit (NNR_PT_BLOCK,
         7.3.5), as blocks of the model always are. Blocks whose weight is lossless or has a codebook are coded as
@@ -266,7 +266,7 @@ class EncoderConfig(TensorOptions):
         Scale the weight of each block with batch normalization, output channel by output channel, so that errors are
         smaller where the normalization amplifies them. The inverse scale is coded with the weight or merged into a
         scale of the topology. Weights with ``sensitivity`` or ``hessians`` are skipped. Where a new scale
-        would be needed, further weights are skipped: weights in float16 or with ``codebook``, ``snr`` or ``max_error``,
+        would be needed, these are skipped too: weights in float16 or with ``codebook``, ``snr`` or ``max_error``,
         blocks too large for one unit, and models whose names are in one list, which has only labels of the topology
         (A.4). Implies ``block``. EncodeError if no blocks are known. None: True if blocks are known.
     reduce : str or sequence of Step
@@ -274,7 +274,7 @@ class EncoderConfig(TensorOptions):
         fold"``, or :class:`nnr_codec.reduction.Step` objects; docs/guides/reduction.md lists all tools. Reduced tensors
         are held in memory as a whole. ``fold_batchnorm`` and ``local_scaling`` add steps at the end.
     fixed_point : str or None
-        ``"q7.8"``: round each float, whatever its tensor and type, to the nearest multiple of 2**-8 in the range of 16
+        ``"q7.8"``: round each float, in tensors of any float type, to the nearest multiple of 2**-8 in the range of 16
         bits, -128..127.99609375, ties to even. Floats are decoded to float32. Out-of-range values saturate, with a
         SaturationWarning. With ``fold_batchnorm``, weights are multiplied by the scale of their batch normalization,
         which then only adds an offset. EncodeError for values that are not finite, and in combination with any other
@@ -335,7 +335,7 @@ class EncoderConfig(TensorOptions):
 
     @classmethod
     def preset(cls, name: str, **options: Unpack[ConfigOptions]) -> EncoderConfig:
-        """Return the options of a preset, with the given ones replaced.
+        """Return the options of a preset, with the given options replaced.
 
         ``default``; ``small``, ``balanced`` and ``fine`` for a quality of 30, 40 and 60; ``lossless``; ``3gpp-full``
         for the tools of a whole model in 3GPP S4-260200. For updates: ``update``; ``fl``, which is coarser, vectors
@@ -582,7 +582,7 @@ def configured(
         Function whose name and parameters appear in errors.
     config : EncoderConfig or None
     options : EncoderOptions
-        Fields that replace those of ``config``, or of the preset that they name.
+        Fields that replace fields of ``config``, or of the preset that they name.
     preset : str
         Default preset, used without ``config`` and without a preset in ``options``.
 

@@ -1,4 +1,4 @@
-"""Types of model tensors, including types that NNR lacks. Names are those of numpy and ``ml_dtypes``."""
+"""Types of model tensors, including types that NNR lacks. Names follow numpy and ``ml_dtypes``."""
 
 from __future__ import annotations
 

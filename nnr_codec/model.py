@@ -231,8 +231,7 @@ class Portable(Protocol):
     def only(self, names: Sequence[str]) -> Mapping[str, Array]:
         """Return the named tensors in a form with a small pickle: paths, sizes and offsets, no arrays.
 
-        Other processes compare sizes and modification times of the files, which are the same on all machines that
-        share them.
+        Files are identified by size and modification time, which are the same on every machine that shares them.
         """
 
 

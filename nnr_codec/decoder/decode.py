@@ -112,7 +112,7 @@ class BitstreamParser:
         self._mps = ""  # label of the NNR_MPS
         self._has_topology = False  # whether an NNR_TPL was read
         self._texts, self._given = Texts(self.budget, given, before), given
-        if not isinstance(reader.session.declared, DeclaredShapes):  # DeclaredShapes outlives this parser
+        if not isinstance(reader.session.declared, DeclaredShapes):  # works after an error of this parser
             reader.session.declared = self._texts.shape
         self.names: set[str] = set()
         self.info: dict[str, TensorInfo] = {}

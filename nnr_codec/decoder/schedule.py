@@ -72,7 +72,7 @@ def decode_groups(
     Raises
     ------
     NnrError
-        The first error in bitstream order. Pending tasks are then cancelled, and running ones stop early.
+        The first error in bitstream order. Pending tasks are then cancelled, and running tasks stop early.
     """
     groups, tensors, pool = list(groups), dict[str, Array](), Pool(jobs, executor)
     for group in groups:

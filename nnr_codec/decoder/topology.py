@@ -94,7 +94,7 @@ class TopologyInfo:
     ) -> Outputs | None:
         """Return the changes to the tensors of an NNR_PT_BLOCK, or None if there are none.
 
-        ``pruned`` dimensions replace declared ones.
+        ``pruned`` dimensions replace declared dimensions.
         """
         named = {part.role: part.name for part in parts}
         vectors = {part.name: part.dims for part in parts if part.role not in SCANNED}

@@ -141,7 +141,7 @@ class UnitDecoder:
     keep_levels : bool
         Whether to keep the integers in addition to the values.
 
-    Raises MissingReferenceError if the shape of a reference differs from that of its part.
+    Raises MissingReferenceError if the shapes of a reference and its part differ.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ def squash_updates(
     executor: Executor | None = None,
     **options: Unpack[EncoderOptions],
 ) -> bytes:
-    """Encode one update that replaces several consecutive ones.
+    """Encode one update that replaces several consecutive updates.
 
     The result is the same model, bit for bit, so that later updates still apply, unless ``config`` or an option has a
     goal (qp, quality, snr, max_error, target_size or target_ratio) or ``exact=False``.

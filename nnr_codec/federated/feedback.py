@@ -12,7 +12,7 @@ from .difference import fits
 
 
 class ErrorFeedback:
-    """Coding errors of updates, added to later ones: call ``keep(wanted, decoded)`` after ``wanted = add(update)``.
+    """Coding errors of updates, added to later updates: call ``keep(wanted, decoded)`` after ``wanted = add(update)``.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class ErrorFeedback:
         self.residual: dict[str, Array] = {}
 
     def add(self, update: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the update plus the errors of earlier ones.
+        """Return the update plus the errors of earlier updates.
 
         Integers are unchanged, and so are tensors whose residual has another shape or type or whose sum is not finite.
         Their residuals are discarded, and so are residuals of tensors that the update lacks.
@@ -54,7 +54,7 @@ class ErrorFeedback:
         return added
 
     def keep(self, wanted: Mapping[str, Array], decoded: Mapping[str, Array]) -> None:
-        """Store the coding errors of an update, replacing earlier ones.
+        """Store the coding errors of an update, replacing earlier errors.
 
         Tensors decoded in another shape or with values that are not finite are skipped.
 

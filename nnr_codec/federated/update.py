@@ -260,7 +260,7 @@ def _largest(array: Array) -> float:
 
 
 class UpdateEncoder:
-    """Encoder of a sequence of updates that uses earlier ones as references.
+    """Encoder of a sequence of updates that uses earlier updates as references.
 
     Parameters
     ----------
@@ -448,7 +448,7 @@ class UpdateEncoder:
         return self._decoder.decode(data)
 
     def reset(self) -> None:
-        """Make the next bitstream independent of earlier ones, which is necessary after a loss."""
+        """Make the next bitstream independent of earlier bitstreams, as required after a loss."""
         state = self.state.fork()
         state.renew(self._device_id, keep_base=False)  # the lost bitstream may contain base tensors
         self._decoder.state = state

@@ -89,9 +89,9 @@ class NNREncode(_NNRFilter):
         Preset of :meth:`nnr_codec.EncoderConfig.preset`; default: ``"default"`` for models, ``"update"`` for
         differences.
     options : dict, optional
-        Fields of EncoderConfig that replace those of the preset, such as ``{"qp": -32}``.
+        Fields of EncoderConfig that replace fields of the preset, such as ``{"qp": -32}``.
     error_feedback : bool
-        Add the coding error of previous differences to the next ones. Only for messages of clients.
+        Add the coding error of previous differences to the next differences. Only for messages of clients.
     sparsity : float, optional
         Share of the parameters of differences, 0..1, that is set to zero: the smallest of each tensor.
     jobs : int

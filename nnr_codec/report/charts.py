@@ -18,7 +18,7 @@ CODINGS = {
     "raw": "floats as they are",
     "overhead": "units without tensors",
 }
-#: Minimum share of a bar segment; narrower ones are merged with neighbours of the same coding.
+#: Minimum share of a bar segment; narrower segments are merged with neighbours of the same coding.
 NARROW = 0.004
 #: Upper end of the plot in bits per parameter; points beyond it are placed at the edge.
 MOST_BITS = 34.0
@@ -84,7 +84,7 @@ def points(rows: Sequence[Row]) -> list[Point]:
 
 
 def largest(all_points: Sequence[Point], share: float) -> list[Point]:
-    """Return the fewest of the largest tensors that contain this share of the parameters."""
+    """Return the largest tensors, as few as contain this share of the parameters."""
     chosen, left = [], (1 - share) * sum(row["parameters"] for _, row in all_points)
     for point in sorted(all_points, key=lambda point: point[1]["parameters"]):
         left -= point[1]["parameters"]

@@ -168,7 +168,7 @@ def derived(derive: Callable[[Any], Any]) -> Any:
 
 @dataclass_transform(kw_only_default=True)
 class Structure:
-    """Base of all syntax structures: declares the elements; the table defines which ones are coded."""
+    """Base of all syntax structures: declares the elements; the table defines which elements are coded."""
 
     clause: ClassVar[str] = ""
     table_name: ClassVar[str] = ""
