@@ -22,7 +22,7 @@ import nnr_codec as nnr
 from nnr_codec.decoder import group as group_module
 from nnr_codec.encoder import coded_unit as unit_module
 from nnr_codec.encoder import encode as encode_module
-from nnr_codec.model import Array
+from nnr_codec.model import Array, Progress
 from nnr_codec.parallel import checkpoint as checkpoint_module
 from nnr_codec.parallel.checkpoint import Checkpoint, checkpoint_of
 
@@ -44,11 +44,11 @@ class StopError(Exception):
     """An interruption."""
 
 
-def stopping(after: int) -> Callable[[object], None]:
+def stopping(after: int) -> Progress:
     """What ends the work after so many tensors."""
     left = after
 
-    def note(_: object) -> None:
+    def note(*_: object) -> None:
         nonlocal left
         left -= 1
         if left < 0:
@@ -102,17 +102,17 @@ def test_encoding_goes_on(options: dict[str, Any], way: dict[str, Any], tmp_path
     model, target, folder = some(), tmp_path / "m.nnr", tmp_path / "m.nnr.parts"
     nnr.encode_file(model, tmp_path / "one.nnr", **options)
     one = (tmp_path / "one.nnr").read_bytes()
-    reports = []
+    named: list[str] = []
     for after in (0, 3, 9):
         with pytest.raises(StopError):
             nnr.encode_file(model, target, resume=True, progress=stopping(after), **options, **way)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert {path.name for path in tmp_path.iterdir()} == {"one.nnr", "m.nnr.parts"}
     units.clear()
-    nnr.encode_file(model, target, resume=True, progress=reports.append, **options, **way)
+    nnr.encode_file(model, target, resume=True, progress=lambda name, *_: named.append(name), **options, **way)
     assert target.read_bytes() == one
     assert not folder.exists()
-    assert [report.name for report in reports] == list(model)
+    assert named == list(model)
     if not {"executor", "jobs"} & way.keys():
         assert units == ["numbers"]
     assert len(units) <= 4
@@ -277,7 +277,7 @@ def test_blocks_and_topologies_are_told_apart(tmp_path: Path) -> None:
 
 INTERRUPTED = """
 import sys, nnr_codec as nnr
-def stop(_):
+def stop(*_):
     raise SystemExit(3)
 nnr.encode_file(sys.argv[1], sys.argv[2], resume=True, block=True, progress=stop, target_ratio=0.3)
 """
@@ -376,10 +376,10 @@ def test_the_same_work_twice_at_once(how: dict[str, Any], tmp_path: Path) -> Non
     model, target, restored = some(), tmp_path / "m.nnr", tmp_path / "m.safetensors"
     expected = nnr.encode(model)
 
-    def encode_too(_: object) -> None:
+    def encode_too(*_: object) -> None:
         nnr.encode_file(model, target, resume=True, overwrite=True, **how)
 
-    def decode_too(_: object) -> None:
+    def decode_too(*_: object) -> None:
         nnr.decode_file(expected, restored, resume=True, overwrite=True, **how)
 
     nnr.encode_file(model, target, resume=True, overwrite=True, progress=encode_too, **how)

@@ -129,7 +129,7 @@ def test_names() -> None:
     header = ndu(["x", "y"], [3, 7], kind=NNR_PT_INT, **mapping)
     told: list[str] = []
     with nnr.open(stream() + Bitstream().str_().mps().ndu(header, np.ones(21)).data[len(START) :]) as file:
-        model = file.decode(told.append, names=(name for name in "cyc"))
+        model = file.decode(lambda name, *_: told.append(name), names=(name for name in "cyc"))
         assert (list(model.tensors), told) == (["c", "y"], ["c", "y"])
         with pytest.raises(KeyError):
             file.decode(names=["z"])

@@ -184,7 +184,7 @@ def test_tensors_and_progress_come_in_bitstream_order() -> None:
     for way in ways():
         told: list[tuple[str, threading.Thread]] = []
         with nnr.open(data) as file:
-            got = file.decode(lambda name: told.append((name, threading.current_thread())), **way)  # noqa: B023
+            got = file.decode(lambda name, *_: told.append((name, threading.current_thread())), **way)  # noqa: B023
         assert list(got) == names
         assert told == [(name, threading.current_thread()) for name in names]
 
@@ -243,7 +243,7 @@ def test_limits_are_charged_before_anything_is_handed_over() -> None:
 @pytest.mark.usefixtures("_segments")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
 def test_an_interruption_leaves_nothing_running(error: type[BaseException]) -> None:
-    def stop(name: str) -> None:
+    def stop(name: str, *_: int) -> None:
         if name == "w1":
             raise error
 
@@ -284,7 +284,7 @@ def test_running_work_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
             running.set()  # also when the work fails
             interrupted.set()
 
-    def stop(name: str) -> None:
+    def stop(name: str, *_: int) -> None:
         running.wait(600)
         raise KeyboardInterrupt
 

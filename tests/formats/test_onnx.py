@@ -503,7 +503,7 @@ def test_a_graph_kept_apart(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no onnx graph"):
         saved(nnr.decode(data))
     other = model(tensors=[tensor("w", W.T), tensor("b", B)])
-    with pytest.raises(FormatError, match="other shapes: 'w'"):
+    with pytest.raises(FormatError, match="different shapes: 'w'"):
         nnr.decode(data, topology=io.BytesIO(other))
 
 

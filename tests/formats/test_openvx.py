@@ -179,7 +179,7 @@ def test_an_existing_folder(tmp_path: Path) -> None:
     other = tmp_path / "home"
     other.mkdir()
     (other / "letters.txt").write_text("dear")
-    with pytest.warns(FormatWarning), pytest.raises(FileExistsError, match=r"without a tensors\.json"):
+    with pytest.warns(FormatWarning), pytest.raises(FileExistsError, match=r"without tensors\.json"):
         nnr.save({"c": np.ones(2)}, other, format="openvx", overwrite=True)
     assert (other / "letters.txt").read_text() == "dear"
 

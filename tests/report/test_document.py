@@ -230,7 +230,7 @@ def test_save(tmp_path: Any) -> None:
     made.save(tmp_path / "r.html")
     made.save(tmp_path / "r.html", overwrite=True)
     assert (tmp_path / "r.html").read_text(encoding="utf-8") == made.to_html()
-    with pytest.raises(ValueError, match=r"ends in \.json or \.html"):
+    with pytest.raises(ValueError, match=r"must end in \.json or \.html"):
         made.save(tmp_path / "r.txt")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.JSON", "r.html"]
 

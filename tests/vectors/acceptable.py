@@ -29,7 +29,7 @@ def unspecified_types() -> Content:
     return Content(HEAD + b"\x00\x03\x82" + inside, {"a": f4(1), "b": f4(1)})
 
 
-# Errata K1 has our reading of profile 0.
+# Our reading of profile 0: errata K1.
 @acceptable(
     "NNR-ACC-003",
     "written like the first edition's software: 32 shift parameter ids of abs_level_greater_x2",
