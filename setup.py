@@ -3,7 +3,7 @@
 from setuptools import Extension, find_packages, setup
 
 # Contraction into fused multiply-add would make the encoder's decisions differ between machines.
-FLAGS = ["-O3", "-g0", "-ffp-contract=off"]
+FLAGS = ("-O3", "-g0", "-ffp-contract=off")
 CABAC = "nnr_codec/cabac_ext/"
 
 
@@ -14,12 +14,12 @@ def extension(name, *headers):
         [f"{CABAC}{name}.pyx"],
         depends=[CABAC + header for header in headers],
         include_dirs=[CABAC],
-        extra_compile_args=FLAGS,
+        extra_compile_args=[*FLAGS],
     )
 
 
 EXTENSIONS = [
-    Extension("nnr_codec.syntax.bit_buffers", ["nnr_codec/syntax/bit_buffers.pyx"], extra_compile_args=FLAGS),
+    Extension("nnr_codec.syntax.bit_buffers", ["nnr_codec/syntax/bit_buffers.pyx"], extra_compile_args=[*FLAGS]),
     extension(
         "kernel",
         "_dispatch.h",

@@ -23,6 +23,7 @@ from .support import contents
 from .test_parents import DIMS, LEVELS, by_hash, decoded, external, line, start, two, update
 
 UNLIMITED = Limits.unlimited()
+GOLDEN = Path(__file__).parents[1] / "data" / "update-state-1.bin"
 
 
 def full() -> nnr.UpdateState:
@@ -47,6 +48,11 @@ def saved(state: nnr.UpdateState, path: Path) -> bytes:
 def sealed(content: bytes) -> bytes:
     """With the digest that belongs to it."""
     return content + hashlib.sha256(content).digest()
+
+
+def test_a_file_of_version_1_stays_readable() -> None:
+    """The file in tests/data is never written again; a new version of the format gets another file."""
+    assert contents(nnr.UpdateState.load(GOLDEN)) == contents(full())
 
 
 def test_what_is_saved_comes_back(tmp_path: Path) -> None:

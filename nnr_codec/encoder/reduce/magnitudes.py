@@ -69,7 +69,7 @@ def missing(arrays: Iterable[Array], ratio: float) -> int:
 
 def below(array: Array, threshold: float) -> Mask:
     """Return a mask of magnitudes below sparsification_threshold (6.4.4.3), in row-major order."""
-    return np.asarray(magnitudes(array) < np.float64(threshold))
+    return np.asarray(magnitudes(array) < np.array([threshold]))  # numpy 1 would round a scalar to the array's dtype
 
 
 def cleared(array: Array, mask: Mask) -> Array:
