@@ -154,7 +154,10 @@ def test_bits() -> None:
     base = {"w": np.array([1.0, -0.0, 2.0], "f4"), "n": np.array([1, 2], "i4")}
     steps = {"w": np.array([1, 1, -1]), "n": np.array([1, 0])}
     got = apply_update(base, Update(steps, metadata={"nnr_codec.update": "bits"}))
-    assert_identical(got["w"], np.array([np.nextafter(np.float32(1), 2), 0.0, np.nextafter(np.float32(2), 0)], "f4"))
+    assert_identical(
+        got["w"],
+        np.array([np.nextafter(np.float32(1), np.float32(2)), 0.0, np.nextafter(np.float32(2), np.float32(0))], "f4"),
+    )
     assert got["n"].tolist() == [2, 2]
     for metadata in ({}, {"nnr_codec.update": "other"}):
         with pytest.raises(FormatError, match="cannot be added to float32"):

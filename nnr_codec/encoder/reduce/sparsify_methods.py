@@ -51,7 +51,7 @@ def small_items(tensors: Mapping[str, Array], wanted: int) -> dict[str, Mask]:
 
     Among equal magnitudes at the threshold, the selected ones are spread evenly over all tensors.
     """
-    most = np.float64(largest_of_least(tensors, wanted))  # float64, so that comparisons do not round it to float32
+    most = np.array([largest_of_least(tensors, wanted)])  # float64; numpy 1 would round a scalar to float32
     if not most:
         return {}
     found = {name: magnitudes(array) for name, array in tensors.items()}
