@@ -186,10 +186,10 @@ def encode(
         raise click.UsageError("--json requires --dry-run")
     if dry_run and (check or reports):
         raise click.UsageError(f"--dry-run and {'--check' if check else '--report'} cannot be combined")
-    if len(models) > 1 and (as_json or reports or not params.in_folder(target)):
-        raise click.UsageError(
-            f"{len(models)} models require an output folder, and cannot be combined with --report or --json"
-        )
+    if len(models) > 1 and (as_json or reports):
+        raise click.UsageError(f"{'--json' if as_json else '--report'} requires one model, got {len(models)}")
+    if len(models) > 1 and not params.in_folder(target):
+        raise click.UsageError(f"{len(models)} models require an output folder, such as -o {target}/")
     evaluation = maps.checked(wanted, evaluate, metric, config, dry_run)
     params.check_resume(resume, "-" if dry_run else target)
     places = [model if dry_run else params.place(model, target, ".nnr") for model in models]
@@ -202,6 +202,8 @@ def encode(
     for name in reports:
         params.open_target(name, *inputs, force=force, folder=False)
     streams = [None if dry_run else params.open_target(place, *inputs, force=force, folder=False) for place in places]
+    for place in [] if dry_run else places:
+        params.check_bitstream_name(place)
     if known is not None:
         data = data_of(nnr.load(known, format="npz", limits=limits))
         with coding.usage_errors():
@@ -235,7 +237,7 @@ def encode(
             printer.detail(f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes{bits}")
         for line in steps_told(asked, report):
             printer.note(line)
-        printer.note(f"{model} -> {place}: {summary(report, output.stored_size(model))} in {report.seconds:.2f} s")
+        printer.note(f"{model} -> {place}: {summary(report, output.stored_size(model))} ({report.seconds:.2f} s)")
         if check:
             printer.note(
                 f"check: {checked(compared(source, kept.getvalue() if kept else place, report, limits, jobs, printer))}"

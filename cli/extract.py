@@ -41,6 +41,7 @@ def extract(
     from nnr_codec.files import output_file
 
     stream = params.open_target(target, bitstream, force=force, folder=False)
+    params.check_bitstream_name(target)
     with output.source(bitstream) as data:
         part = nnr.extract(data, unit, generic=generic, limits=limits)
     if stream:

@@ -35,7 +35,7 @@ def formats(as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=1))
         return
     output.table(
-        ("name", "what it is", "read", "written", "ready"),
+        ("name", "description", "reads", "writes", "ready"),
         (
             (
                 row["name"],
@@ -47,7 +47,7 @@ def formats(as_json: bool) -> None:
             for row in rows
         ),
         right=(),
-        fold=("what it is", "read", "written", "ready"),
+        fold=("description", "reads", "writes", "ready"),
     )
 
 

@@ -32,8 +32,9 @@ def ls(bitstream: str, of_maps: bool, as_json: bool, topology: str | None, limit
     """List the tensors of BITSTREAM (- for standard input): shape, type, coding, tools, bytes, bits per parameter.
 
     Only headers are decoded. The column coded shows the contents of the units and, after a +, the code of the side
-    information that restores the tensor. Tensors that share a unit with the one above have 0 bytes, as do tied tensors
-    (= NAME), tensors without elements, and tensors derived from a folded batch normalization.
+    information that restores the tensor; dq in the column tools is dependent quantization. Tensors that share a unit
+    with the one above have 0 bytes, as do tied tensors (= NAME), tensors without elements, and tensors derived from a
+    folded batch normalization.
     """
     import nnr_codec as nnr
     from nnr_codec.decoder.restore import BITS, UPDATE

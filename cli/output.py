@@ -214,7 +214,7 @@ def model(name: str, *, limits: nnr.Limits, or_bitstream: bool = False, **option
         raise nnr.FormatError("an NNR bitstream, not a model", where=where, hint="use nnr decode to restore the model")
     if is_update:
         raise nnr.FormatError(
-            "an update, not a model", where=where, hint="use nnr update chain to apply updates to their base model"
+            "an update, not a model", where=where, hint="give the base model first, then its updates (nnr update chain)"
         )
     try:
         return nnr.decode(data, limits=limits)

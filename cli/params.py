@@ -378,8 +378,19 @@ def open_target(target: str, *sources: str, force: bool, folder: bool) -> Binary
     try:
         with tempfile.TemporaryFile(dir=parent):
             return None
+    except FileNotFoundError:
+        raise FileNotFoundError(f"the folder {parent!r} of the output does not exist; create it first") from None
     except OSError as error:
         raise OSError(error.errno, error.strerror, parent) from None
+
+
+def check_bitstream_name(target: str) -> None:
+    """Raise UsageError for a bitstream with the file extension of a model."""
+    from nnr_codec.formats.registry import model_suffix
+
+    if suffix := model_suffix(target):
+        name = target[: -len(suffix)] + ".nnr"
+        raise click.UsageError(f"{target!r} has the file extension of a model; name the bitstream {name!r}")
 
 
 def _is_part(target: str, source: str) -> bool:

@@ -197,6 +197,7 @@ def encode(
     stream = None
     if target and not dry_run:
         stream = params.open_target(target, new, base, *inputs, force=force, folder=False)
+        params.check_bitstream_name(target)
     for name in reports:
         if target and os.path.realpath(name) == os.path.realpath(target):
             raise click.UsageError(f"{target} is the file of two outputs; use other names")
@@ -267,7 +268,8 @@ def _changes(before: nnr.Model, after: nnr.Model) -> tuple[dict[str, Array], dic
 
     if missing := [name for name in before if name not in after.tensors]:
         raise nnr.EncodeError(
-            f"tensor {missing[0]!r} of the base model is missing, but an update cannot remove tensors"
+            f"tensor {missing[0]!r} of the base model is missing, but an update cannot remove tensors;"
+            " encode the whole model"
         )
     if after.topology != before.topology:
         raise nnr.EncodeError("the graphs differ, which an update with --parent cannot represent; remove --parent")
@@ -419,6 +421,7 @@ def squash(
     default = UPDATE if any(options[goal] is not None for goal in GOALS) else LOSSLESS
     config = coding.encoder_config(default, preset, lossless, rules, options)
     stream = params.open_target(target, base, *updates, force=force, folder=False)
+    params.check_bitstream_name(target)
     started = time.perf_counter()
     after = before = _models((base, *updates), (base,), None, limits)[0]
     params.check_companions(before, target)

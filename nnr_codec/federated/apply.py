@@ -141,7 +141,7 @@ def apply_update(
         if not isinstance(file, NnrFile):
             file = NnrFile(file, limits, before=model.topology)
         if not file.is_update:
-            raise FormatError("the bitstream is a whole model, not an update")
+            raise FormatError("the bitstream is a whole model, not an update", hint="use nnr decode")
         model = _checked(model, file.performance.base_model_id, check)
         whole = file.whole
         for name, info in file.info.items():  # before any allocation

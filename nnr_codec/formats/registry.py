@@ -202,8 +202,18 @@ def by_suffix(path: str | os.PathLike[str]) -> Writing:
     if fitting:
         return max(fitting, key=lambda fit: fit[0])[1]
     suffix = Path(name).suffix
-    what = f"unknown model file extension {suffix!r} of {name!r}" if suffix else f"{name!r} has no file extension"
+    what = (
+        f"no writable format has the file extension {suffix!r} of {name!r}"
+        if suffix
+        else f"{name!r} has no file extension"
+    )
     raise FormatError(what, hint="run nnr formats to list the extensions")
+
+
+def model_suffix(path: str) -> str:
+    """Return the file extension if it is one of a model format of this package, else an empty string."""
+    known = (suffix for place in _MODULES.values() for suffix in place.suffixes if suffix.startswith("."))
+    return max((suffix for suffix in known if path.lower().endswith(suffix)), key=len, default="")
 
 
 def without_suffix(path: str | os.PathLike[str]) -> str:
@@ -214,10 +224,8 @@ def without_suffix(path: str | os.PathLike[str]) -> str:
     text = os.path.normpath(path)
     if os.path.basename(text) in ("", ".", ".."):
         text = os.path.abspath(text)
-    known = [suffix for place in _MODULES.values() for suffix in place.suffixes if suffix.startswith(".")]
-    found = [suffix for suffix in known if text.lower().endswith(suffix)]
-    if found:
-        return text[: -len(max(found, key=len))]
+    if suffix := model_suffix(text):
+        return text[: -len(suffix)]
     return text if os.path.isdir(text) else os.path.splitext(text)[0]  # the dot of a folder is part of a version
 
 

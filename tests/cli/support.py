@@ -25,7 +25,7 @@ COMMAND = [str(_SCRIPT)] if _SCRIPT.exists() else [sys.executable, "-c", "from n
 
 SUMMARY = re.compile(
     r"(?P<source>.+) -> (?P<target>.+): (?P<before>[\d,]+) -> (?P<after>[\d,]+) bytes "
-    r"\((?P<percent>\d+\.\d\d) %, (?P<bits>\d+\.\d\d) bits/parameter\), (?P<loss>.*) in \d+\.\d\d s\n"
+    r"\((?P<percent>\d+\.\d\d) %, (?P<bits>\d+\.\d\d) bits/parameter\), (?P<loss>.*) \(\d+\.\d\d s\)\n"
 )
 CHECK = re.compile(
     r"check: largest error (?P<error>\S+) \(in '(?P<name>.*)'\), SNR (?P<snr>-?\d+\.\d\d) dB; (?P<loss>.*)\n"

@@ -193,7 +193,10 @@ def test_the_output_is_looked_at_first(bitstream: Path, capsys: Capture, monkeyp
         raise AssertionError
 
     monkeypatch.setattr(nnr, "open", never)
-    assert call(capsys, "decode", bitstream, "-o", "no/x.npz").err == "nnr: error: no: No such file or directory\n"
+    assert (
+        call(capsys, "decode", bitstream, "-o", "no/x.npz").err
+        == "nnr: error: the folder 'no' of the output does not exist; create it first\n"
+    )
     assert call(capsys, "decode", bitstream, "-o", "model.npz").code == 5
 
 

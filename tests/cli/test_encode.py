@@ -279,7 +279,7 @@ def test_places_where_no_file_can_be(npz: Path, capsys: Capture, force: list[str
     Path("file").touch()
     for target, message in {
         "folder.nnr": "folder.nnr: Is a directory",
-        "no/x.nnr": "no: No such file or directory",
+        "no/x.nnr": "the folder 'no' of the output does not exist; create it first",
         "file/x.nnr": "file: Not a directory",
     }.items():
         result = call(capsys, "encode", npz, "-o", target, *force)

@@ -18,10 +18,12 @@ Capture = pytest.CaptureFixture[str]
 MISTAKES: list[tuple[str, int, str]] = [
     # files
     ("encode missing.npz -o x.nnr", 5, "missing.npz: No such file or directory"),
-    ("encode w.npz -o missing/x.nnr", 5, "missing: No such file or directory"),
+    ("encode w.npz -o missing/x.nnr", 5, "the folder 'missing' of the output does not exist; create it first"),
     ("encode w.npz", 5, "w.nnr exists; use -f to replace it"),
     ("encode w.npz -o w.nnr", 5, "w.nnr exists; use -f to replace it"),
     ("encode w.npz -o w.npz -f", 5, "w.npz is an input; write to another name"),
+    ("encode w.npz -o x.npz", 2, "'x.npz' has the file extension of a model; name the bitstream 'x.nnr'"),
+    ("update encode w.npz --base v.npz -o x.npz", 2, "name the bitstream 'x.nnr'"),
     ("encode w.npz -o .", 5, "./w.nnr exists; use -f to replace it"),
     ("encode w.nnr -o x.nnr", 3, "w.nnr: an NNR bitstream, not a model; use nnr decode to restore the model"),
     ("encode w.nnr", 3, "w.nnr: an NNR bitstream, not a model; use nnr decode to restore the model"),
@@ -58,7 +60,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     (
         "decode w.nnr -o x.model",
         2,
-        "unknown model file extension '.model' of 'x.model'; run nnr formats to list the extensions",
+        "no writable format has the file extension '.model' of 'x.model'; run nnr formats to list the extensions",
     ),
     ("decode w.nnr -o x.onnx", 3, "the model has no onnx graph, which a model of that format requires; give one"),
     (
@@ -122,11 +124,11 @@ MISTAKES: list[tuple[str, int, str]] = [
     (
         "update apply u.nnr w.npz -o x.npz",
         3,
-        "u.nnr: an update, not a model; use nnr update chain",
+        "u.nnr: an update, not a model; give the base model first",
     ),
     ("update encode w.npz --base cut.nnr -o x.nnr", 3, "cut.nnr: unit 3 "),
     ("update encode w.npz --base w.nnr -o x.nnr --limit max_units=1", 3, "w.nnr: "),
-    ("bench u.nnr", 3, "u.nnr: an update, not a model; use nnr update chain to apply updates to their base model"),
+    ("bench u.nnr", 3, "u.nnr: an update, not a model; give the base model first, then its updates (nnr update chain)"),
     # others
     ("extract w.nnr --unit 99 -o x.nnr", 3, "w.nnr: the bitstream has no unit 99"),
     ("inspect text.txt", 3, "text.txt: not an NNR bitstream"),

@@ -324,6 +324,11 @@ COMMANDS: list[list[str]] = [
 ]
 
 
+def out(command: list[str]) -> str:
+    """Return a name for the output of a command: a bitstream or a model."""
+    return "out.nnr" if command[1] in ("encode", "squash") else "out.npz"
+
+
 def test_squash_names_its_default_in_an_error(versions: Path, capsys: Capture) -> None:
     result = call(capsys, "update", "squash", "v1.npz", "v2.nnr", "-o", "x.nnr", "--rate", 3)
     message = "the default without --quality or another goal keeps every bit, so --rate has no effect\n"
@@ -356,57 +361,60 @@ def test_progress_reaches_its_end(
         yield advance
 
     monkeypatch.setattr(output.Printer, "progress", progress)
-    assert call(capsys, "update", *command.split(), "-o", "x.nnr" if "encode" in command else "x.npz").code == 0
+    assert call(capsys, "update", *command.split(), "-o", out(["update", *command.split()])).code == 0
     assert (ends, last) == (expected, 0)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[1])
 def test_what_is_there_is_not_replaced(versions: Path, capsys: Capture, command: list[str]) -> None:
-    Path("out.npz").write_text("precious")
-    result = call(capsys, *command, "out.npz")
-    assert (result.code, result.err) == (5, "nnr: error: out.npz exists; use -f to replace it\n")
+    Path(out(command)).write_text("precious")
+    result = call(capsys, *command, out(command))
+    assert (result.code, result.err) == (5, f"nnr: error: {out(command)} exists; use -f to replace it\n")
     inputs = [name for name in command if name.startswith("v")]
     for name in inputs:
         content = Path(name).read_bytes()
         result = call(capsys, *command, name, "-f")
         assert (result.code, result.err) == (5, f"nnr: error: {name} is an input; write to another name\n")
         assert Path(name).read_bytes() == content
-    assert call(capsys, *command, "no/out.npz").err == "nnr: error: no: No such file or directory\n"
-    assert Path("out.npz").read_text() == "precious"
-    assert call(capsys, *command, "out.npz", "-f").code == 0
-    assert Path("out.npz").read_bytes() != b"precious"
+    assert (
+        call(capsys, *command, f"no/{out(command)}").err
+        == "nnr: error: the folder 'no' of the output does not exist; create it first\n"
+    )
+    assert Path(out(command)).read_text() == "precious"
+    assert call(capsys, *command, out(command), "-f").code == 0
+    assert Path(out(command)).read_bytes() != b"precious"
 
 
 @pytest.mark.parametrize("command", COMMANDS[:3], ids=lambda command: command[1])
 @pytest.mark.parametrize("length", [0, 3, 40, 200, -1])
 def test_truncated_updates(versions: Path, capsys: Capture, command: list[str], length: int) -> None:
     Path("v2.nnr").write_bytes(Path("v2.nnr").read_bytes()[:length])
-    Path("out.npz").write_text("precious")
+    Path(out(command)).write_text("precious")
     before = sorted(os.listdir())
-    result = call(capsys, *command, "out.npz", "-f")
+    result = call(capsys, *command, out(command), "-f")
     assert (result.code, result.out) == (3, "")
     assert result.err.startswith("nnr: error: v2.nnr: ")
     assert result.err.count("\n") == 1
     assert sorted(os.listdir()) == before
-    assert Path("out.npz").read_text() == "precious"
+    assert Path(out(command)).read_text() == "precious"
 
 
 @pytest.mark.parametrize("command", COMMANDS[:3], ids=lambda command: command[1])
 def test_what_is_no_update(versions: Path, capsys: Capture, command: list[str]) -> None:
     nnr.encode_file("v1.npz", "whole.nnr")
     for name, code, message in (
-        ("whole.nnr", 3, "nnr: error: whole.nnr: the bitstream is a whole model, not an update\n"),
+        ("whole.nnr", 3, "nnr: error: whole.nnr: the bitstream is a whole model, not an update; use nnr decode\n"),
         ("v1.npz", 3, "nnr: error: v1.npz: a model (npz), not a bitstream; "),
         ("missing.nnr", 5, "nnr: error: missing.nnr: No such file or directory\n"),
     ):
-        result = call(capsys, *[name if word == "v2.nnr" else word for word in command], "out.npz")
+        result = call(capsys, *[name if word == "v2.nnr" else word for word in command], out(command))
         assert (result.code, result.out) == (code, "")
         assert result.err.startswith(message)
         assert result.err.count("\n") == 1
-    result = call(capsys, *["whole.nnr" if word == "v1.npz" else word for word in command], "out.npz")
+    result = call(capsys, *["whole.nnr" if word == "v1.npz" else word for word in command], out(command))
     assert result.code == 3
     assert re.fullmatch(r"nnr: error: v2.nnr is an update of .*, whole.nnr is .*; use the model.*\n", result.err)
-    assert not Path("out.npz").exists()
+    assert not Path(out(command)).exists()
 
 
 def test_a_tensor_that_is_gone(versions: Path, capsys: Capture) -> None:
@@ -439,7 +447,7 @@ def test_models_that_are_none(versions: Path, capsys: Capture, content: bytes | 
     before = sorted(os.listdir())
     for command in COMMANDS:
         for name in {"v1.npz", "v2.npz"}.intersection(command):
-            result = call(capsys, *["x.npz" if word == name else word for word in command], "out.npz")
+            result = call(capsys, *["x.npz" if word == name else word for word in command], out(command))
             assert (result.code, result.out) == (5 if content is None else 3, "")
             assert result.err.startswith(f"nnr: error: {message}")
             assert result.err.count("\n") == 1
@@ -448,7 +456,7 @@ def test_models_that_are_none(versions: Path, capsys: Capture, content: bytes | 
 
 def test_limits(versions: Path, capsys: Capture) -> None:
     for command in COMMANDS[:3]:
-        result = call(capsys, *command, "out.npz", "--limit", "max_units=2")
+        result = call(capsys, *command, out(command), "--limit", "max_units=2")
         assert result.code == 3
         assert "max_units" in result.err
 

@@ -241,7 +241,7 @@ def test_a_broken_one_breaks_nothing(kind: str, site: Path, run: Run) -> None:
     # Where none of ours does, one line warns, and the error is the usual one.
     for arguments, code, last in (
         (["encode", "unknown", "-o", "y.nnr"], 3, "not a model of a supported format"),
-        (["decode", "m.nnr", "-o", "x.unknown"], 2, "unknown model file extension '.unknown'"),
+        (["decode", "m.nnr", "-o", "x.unknown"], 2, "no writable format has the file extension '.unknown'"),
     ):
         warning, *rest = run(*arguments, code=code).err.splitlines()
         assert warning.startswith("nnr: warning: cannot load format 'odd' from 'odd_format': ")

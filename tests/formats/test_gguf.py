@@ -206,7 +206,7 @@ def test_streams_and_content(tmp_path: Path) -> None:
     assert formats.recognise(tmp_path / "x") is formats.get("gguf")
     with pytest.raises(FormatError, match="format 'gguf' can be read, but not written"):
         formats.save(Model({}), tmp_path / "y", format="gguf")
-    with pytest.raises(FormatError, match=r"unknown model file extension '\.gguf' of 'y\.gguf'"):
+    with pytest.raises(FormatError, match=r"no writable format has the file extension '\.gguf' of 'y\.gguf'"):
         formats.save(Model({}), tmp_path / "y.gguf")
 
 

@@ -62,7 +62,7 @@ def _folded(prepared: Prepared, config: EncoderConfig) -> Prepared:
     if not others:
         why = reasons[0] if reasons else ": the model has no graph"
         option = Option("fold_batchnorm" if config.fold_batchnorm else "reduce")
-        raise EncodeError(option, f": no batch normalization can be folded{why}")
+        raise EncodeError(option, f": no batch normalization can be folded{why}; remove this option or step")
     coded = overlaid(model.tensors, others, divisors)
     if gone:
         coded = with_factors(coded, gone)
