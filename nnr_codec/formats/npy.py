@@ -219,4 +219,11 @@ def _only_name(model: Model, expected: str) -> str:
 
 
 def _write(model: Model, name: str, file: BinaryIO) -> None:
-    np.lib.format.write_array(file, np.asarray(model.tensors[name], order="C"), allow_pickle=False)
+    write_array(file, np.asarray(model.tensors[name], order="C"))
+
+
+def write_array(file: IO[bytes], array: Array) -> None:
+    """Write an array of plain numbers or booleans; items in native byte order become little-endian."""
+    if array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    np.lib.format.write_array(file, array, allow_pickle=False)

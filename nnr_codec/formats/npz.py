@@ -26,7 +26,7 @@ from ..limits import Budget, Limits
 from ..model import Array, Model
 from . import FormatWarning, fill, lacks_type, listed, state, warn_of_loss
 from .lazy import Entry, LazyTensors
-from .npy import NpyHeader, is_plain, read_header
+from .npy import NpyHeader, is_plain, read_header, write_array
 from .zips import ZIP_ERRORS
 
 NAME = "npz"
@@ -212,7 +212,7 @@ def _write(model: Model, file: BinaryIO) -> None:
                 raise lacks_type(f"tensor {name!a}", array.dtype, NAME)
             # Sizes are not known before, and the layout must not depend on them: always 64-bit fields.
             with archive.open(info, "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+                write_array(member, array)
 
 
 def _member(name: str) -> zipfile.ZipInfo:

@@ -73,7 +73,7 @@ def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
             data = patterns.astype(patterns.dtype.newbyteorder("<"), copy=False).view(np.uint8)
             words = np.zeros(4 * _words(data.size), np.uint8)
             words[: data.size] = data
-            return words.view("<f4"), None
+            return _float_words(words), None
         case DeltaCode():
             levels = patterns.view(np.int32)
         case DisplacementCode() | None:
@@ -192,6 +192,11 @@ def _words(size: int) -> int:
     return max(1, (size + 3) // 4)
 
 
+def _float_words(stream: Bytes) -> Array:
+    """Return the float32 parameters of a unit whose payload is a stream of bytes."""
+    return stream.view("<f4").astype(np.float32, copy=False)
+
+
 def _stream(words: Array | None, size: int) -> Bytes:
     """Return ``size`` bytes from words; ElementError if the number of words or the padding is wrong."""
     if words is None or words.dtype != np.float32 or words.ndim != 1:
@@ -271,7 +276,7 @@ def _split_floats(
     if code.zeros:
         low = stream[upper : upper + lower]
         kernel.split_low(patterns, levels, zero_rows, low, holes=code.holes, zeros=code.zeros)
-    return levels, stream.view("<f4")
+    return levels, _float_words(stream)
 
 
 def _join_floats(
@@ -312,7 +317,7 @@ def _split_integers(code: IntegerCode, stored: StoredType, patterns: Patterns) -
     kernel.split_integers(
         patterns, levels, stream[:size], least=least % (1 << 64), origin=code.base - least, low=code.low
     )
-    return levels, stream.view("<f4") if code.low else None
+    return levels, _float_words(stream) if code.low else None
 
 
 def _join_integers(code: IntegerCode, stored: StoredType, levels: Levels, bits: Array | None) -> Patterns:
@@ -374,7 +379,7 @@ def _join_palette(code: PaletteCode, stored: StoredType, levels: Levels) -> Patt
 # ------------------------------------------------------------------------------------------------ grids
 def _scaled(code: GridCode, stored: StoredType, shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
     """Yield chunks of the items, with the scale of each item or the common scale."""
-    work, axis = np.dtype("<f8" if stored.name == "float64" else "<f4"), code.axis
+    work, axis = np.dtype("f8" if stored.name == "float64" else "f4"), code.axis
     if stored.kind != "f" or (axis is not None and not 0 <= axis < len(shape)):
         raise ElementError(f"a grid on axis {axis} is none of {stored.name} {shape}", rule=Requirement.SIDE_INFORMATION)
     extent, after = (1, 1) if axis is None else (shape[axis], prod(shape[axis + 1 :]))
@@ -382,7 +387,7 @@ def _scaled(code: GridCode, stored: StoredType, shape: tuple[int, ...]) -> Itera
         raise ElementError(
             f"{len(code.scale)} bytes of scales; {extent * work.itemsize} are needed", rule=Requirement.SIDE_INFORMATION
         )
-    scales = np.frombuffer(code.scale, work)
+    scales = np.frombuffer(code.scale, work.newbyteorder("<")).astype(work, copy=False)
     if not np.isfinite(scales).all() or not scales.all():
         raise ElementError("a scale is 0 or not finite", rule=Requirement.SIDE_INFORMATION)
     for chunk in _chunks(prod(shape)):
