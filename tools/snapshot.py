@@ -353,7 +353,7 @@ def peak(call: Callable[[], object]) -> int:
 
 
 # ------------------------------------------------------------------------------------------------ records
-def record(sections: Iterable[str]) -> dict[str, Any]:
+def record(sections: Iterable[str], measured: bool) -> dict[str, Any]:
     """All facts about the current code, with the versions and the reference material that they depend on."""
     about = {"package": str(Path(nnr.__file__).parent), "python": sys.version.split()[0], "numpy": np.__version__}
     about["corpus"] = " ".join(map(str, CORPUS))
@@ -365,7 +365,7 @@ def record(sections: Iterable[str]) -> dict[str, Any]:
         for name, value in SECTIONS[section]():
             facts[f"{section}/{name}"] = value
         print(f"{section}: {time.process_time() - before:.0f} s", file=sys.stderr)
-    return {"about": about, "facts": facts, "measurements": measurements() if {*sections} == {*SECTIONS} else {}}
+    return {"about": about, "facts": facts, "measurements": measurements() if measured else {}}
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -406,6 +406,7 @@ def main() -> int:
         "--compare", nargs="+", type=Path, metavar="JSON", help="two records, or one and the current code"
     )
     parser.add_argument("--only", action="append", choices=SECTIONS, help="a section to record; repeatable")
+    parser.add_argument("--no-measurements", action="store_true", help="record no CPU time and no memory")
     arguments = parser.parse_args()
     for path in arguments.compare or ():
         if not path.is_file():
@@ -414,7 +415,7 @@ def main() -> int:
         warnings.simplefilter("ignore")
         records = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.compare or ()]
         if len(records) < 2:
-            records.append(record(arguments.only or SECTIONS))
+            records.append(record(arguments.only or SECTIONS, not (arguments.only or arguments.no_measurements)))
             if arguments.file:
                 arguments.file.write_text(json.dumps(records[-1], indent=1) + "\n", encoding="utf-8")
     lines = differences(*records[:2]) if len(records) == 2 else failures(records[0])

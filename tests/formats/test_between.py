@@ -152,7 +152,7 @@ def make_onnx(folder: Path) -> Path:
 
 
 def make_external(folder: Path) -> Path:
-    (folder / "data").write_bytes(LARGE.tobytes())
+    (folder / "data").write_bytes(LARGE.astype("<f4").tobytes())
     return onnx_files.write(
         folder, onnx_files.model(tensors=[onnx_files.tensor("w", LARGE, onnx_files.entries("data"))])
     )
@@ -164,7 +164,7 @@ def make_openvino(folder: Path) -> Path:
         irs.const("b", 24, 8, "f32", (2,)),
         irs.const("tied", 0, 24, "f32", (2, 3)),
     )
-    return irs.put(folder, irs.ir(*layers), WEIGHT.tobytes() + BIAS.tobytes())
+    return irs.put(folder, irs.ir(*layers), WEIGHT.astype("<f4").tobytes() + BIAS.astype("<f4").tobytes())
 
 
 def make_skriptnd(folder: Path) -> Path:

@@ -682,8 +682,8 @@ def test_hostile_units_and_records(case: tuple[TensorRecord, Array, Array | None
     ],
 )
 def test_floats_take_the_memory_of_their_levels(code: FloatCode, takes: bool) -> None:
-    values = np.random.default_rng(0).normal(0, 1, (64, 64)).astype("<f4")
-    tensor = (values.view("<u4") & np.uint32(0xFFFFF800)).view("<f4")
+    values = np.random.default_rng(0).normal(0, 1, (64, 64)).astype("f4")
+    tensor = (values.view("u4") & np.uint32(0xFFFFF800)).view("f4")
     record = TensorRecord("float32", code=code)
     unit, bits = split(record, tensor)
     for writable in (False, True):

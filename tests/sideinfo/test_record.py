@@ -243,7 +243,7 @@ def test_the_numbers_of_the_documentation(part: str, values: list[Any], levels: 
     else:
         bits = unit
     assert words in document
-    assert (b"" if bits is None else bits.tobytes()).hex(" ").upper() == words
+    assert (b"" if bits is None else bits.astype("<f4").tobytes()).hex(" ").upper() == words
     np.testing.assert_array_equal(join(tensor, unit, bits if levels else None, array.shape), array)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from .arithmetic import assemble, chosen
 from .bits import MPS, NAME_W, STR1, raw
 from .bits import ndu as ndu_bits
-from .case import Content, Tensor
+from .case import Content, Tensor, little_endian
 from .recorded import (
     case,
     dtype_of,
@@ -352,7 +352,8 @@ for number, (name, scales, axis) in enumerate(
     )
     def grid(name: str = name, scales: Any = scales, axis: int | None = axis) -> Content:
         some = {} if axis is None else {"axis": axis}
-        s = recorded({"w": entry("grid", name, scale=text64(np.asarray(scales).tobytes(), scales.itemsize), **some)})
+        data = little_endian(np.asarray(scales)).tobytes()
+        s = recorded({"w": entry("grid", name, scale=text64(data, scales.itemsize), **some)})
         s.levels("w", LEVELS)
         return s.means({"w": on_grid(name, LEVELS, scales)})
 

@@ -48,7 +48,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 def patterned(name: str, patterns: Any) -> Tensor:
     """An array of these bit patterns."""
     dtype = dtype_of(name)
-    array = np.array(patterns, f"<u{dtype.itemsize}")
+    array = np.array(patterns, f"u{dtype.itemsize}")
     return array.view(dtype).reshape(array.shape)
 
 

@@ -81,7 +81,7 @@ def of_a_palette() -> Content:
 
 @case("NNR-SID-406", "float32: levels times one scale in a unit of their own", "GridCode float32 unit")
 def of_a_grid() -> Content:
-    s = with_ids({"w": entry("grid", "float32", scale=text64(STEP.tobytes(), 4))}).levels("w#levels", LEVELS)
+    s = with_ids({"w": entry("grid", "float32", scale=scale(STEP))}).levels("w#levels", LEVELS)
     return s.means({"w": on_grid("float32", LEVELS, STEP)})
 
 
