@@ -12,7 +12,8 @@ It requires Debian or Ubuntu, ``pip install -e '.[dev]'``, QEMU and a cross comp
 
     apt-get install debian-archive-keyring qemu-user-static g++-s390x-linux-gnu
 
-Nothing is installed outside the folder, which is kept: the next run downloads nothing.
+On Ubuntu, ``--mirror`` names a mirror of Debian. Nothing is installed outside the folder, which is kept: the next run
+downloads nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ from . import ROOT
 
 #: Releases of Debian: the first has all packages, but a mirror may lack some; those are taken from the next.
 RELEASES = ("trixie", "forky")
-MIRROR = "http://deb.debian.org/debian"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 #: Version of Python in the first release, and Debian's packages of it and of numpy with all that they require here.
@@ -77,8 +77,9 @@ ARCHITECTURES = {
 class Machine:
     """An emulated machine in a folder, on which a copy of this checkout runs."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, mirror: str | None) -> None:
         self.name, self.folder, self.architecture = name, folder, ARCHITECTURES[name]
+        self.mirror = mirror
         self.triplet = f"{name}-linux-gnu"
         self.root, self.site, self.source = (folder / part for part in ("root", "site", "source"))
 
@@ -103,7 +104,8 @@ class Machine:
         for part in (apt / "lists" / "partial", apt / "cache" / "archives" / "partial", debs):
             part.mkdir(parents=True, exist_ok=True)
         (apt / "status").touch()
-        sources = [f"deb [arch={architecture} signed-by={KEYRING}] {MIRROR} {name} main\n" for name in RELEASES]
+        mirror = self.mirror or debian_mirror()
+        sources = [f"deb [arch={architecture} signed-by={KEYRING}] {mirror} {name} main\n" for name in RELEASES]
         (apt / "sources.list").write_text("".join(sources), encoding="utf-8")
         settings = {
             "APT::Architecture": architecture,
@@ -191,6 +193,13 @@ class Machine:
         subprocess.run(command, check=True)
 
 
+def debian_mirror() -> str:
+    """Return the mirror of Debian that this machine uses."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return found[0] if found else sys.exit("apt has no mirror of Debian; name one with --mirror")
+
+
 def extension_modules() -> list[Any]:
     """Return the extension modules of setup.py."""
     import_module("setuptools")  # has the distutils that Python 3.12 lacks
@@ -225,6 +234,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.foreign", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("architecture", choices=ARCHITECTURES)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "nnr-foreign"))
+    parser.add_argument("--mirror", help="URL of a mirror of Debian, instead of the one that apt uses")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve() / arguments.architecture
     if folder.is_relative_to(ROOT):
@@ -235,7 +245,7 @@ def main() -> int:
         print(f"== {what} ({time.monotonic() - started:.0f} s)", flush=True)
 
     say("environment")
-    machine = Machine(arguments.architecture, folder)
+    machine = Machine(arguments.architecture, folder, arguments.mirror)
     machine.build()
     say("self-test")
     fine = machine.run(

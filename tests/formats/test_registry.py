@@ -152,7 +152,8 @@ def test_suffix_decides_on_writing(name: str, expected: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["m", "m.onnx.gz", "m.nnef.zip", "nnef"])
 def test_unknown_suffix_is_an_error(name: str, tmp_path: Path) -> None:
     suffix = Path(name).suffix
-    what = f"no writable format has the file extension '{suffix}' of '{name}'" if suffix else f"'{name}' has no file extension"
+    what = f"no writable format has the file extension '{suffix}' of '{name}'"
+    what = what if suffix else f"'{name}' has no file extension"
     with pytest.raises(FormatError, match=f"^{what}; run nnr formats to list the extensions$"):
         formats.save(Model({}), tmp_path / name)
     formats.save(Model({}), tmp_path / name, format="npz")
