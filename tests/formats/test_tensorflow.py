@@ -398,7 +398,7 @@ def test_existing_outputs(tmp_path: Path) -> None:
     assert tree(target) == tree(SAVED)
     (tmp_path / "other.savedmodel").mkdir()
     (tmp_path / "other.savedmodel" / "mine").write_bytes(b"")
-    with pytest.raises(FileExistsError, match=r"without a saved_model\.pb"):
+    with pytest.raises(FileExistsError, match=r"without saved_model\.pb"):
         formats.save(model, tmp_path / "other.savedmodel", overwrite=True)
     with pytest.warns(formats.FormatWarning, match="left out: the topology, files beside the variables"):
         formats.save(model, tmp_path / "m.index")
