@@ -44,7 +44,7 @@ def first_edition() -> Content:
     return s.gives({"w": floats(levels, -9), "v": floats(dependent(levels), 3)})
 
 
-# Errata K4 has our reading of profile 0.
+# Our reading of profile 0: errata K4.
 @acceptable(
     "NNR-ACC-004",
     "written like the first edition's software: IvlCurrRange 256 before a single block row",
