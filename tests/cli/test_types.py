@@ -322,7 +322,7 @@ def test_a_model_of_empty_tensors(capsys: Capture) -> None:
     first, second, summary, check = result.err.splitlines()
     assert (first, second) == ("b: 0 -> 0 bytes", "a: 0 -> 0 bytes")  # as they lie in the file, the wider type first
     size = Path("m.nnr").stat().st_size
-    assert summary.startswith(f"m.safetensors -> m.nnr: 0 -> {size:,} bytes in ")
+    assert summary.startswith(f"m.safetensors -> m.nnr: 0 -> {size:,} bytes (")
     assert check == "check: decodes to the same tensors, bit for bit"
     assert call(capsys, "ls", "m.nnr").out.splitlines()[-1] == "2 tensors, 0 parameters, 0 bytes"
     assert call(capsys, "decode", "m.nnr", "-vo", "n.safetensors").code == 0
