@@ -74,7 +74,7 @@ MISTAKES: list[tuple[str, int, str]] = [
         "1 of 16 tensors have different shapes: 'fc2/weight' is (10, 64), declared as (11, 64); use the topology",
     ),
     # options
-    ("encode w.npz -o x.nnr --qualty 20", 2, "No such option '--qualty'."),
+    ("encode w.npz -o x.nnr --qualty 20", 2, "--qualty"),
     ("encode w.npz -o x.nnr --quality high", 2, "Invalid value for '--quality': 'high' is not a valid float."),
     ("encode w.npz -o x.nnr --quality 200", 2, "--quality 200.0 is outside 0..100"),
     ("encode w.npz -o x.nnr --preset tiny", 2, "Invalid value for '--preset': 'tiny' is not one of 'default', "),

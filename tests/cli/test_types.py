@@ -335,7 +335,7 @@ def test_diff_of_every_type(typed: Path, capsys: Capture) -> None:
     for name in ("bf16", "e4m3", "u8"):
         changed[name][0, 1] = changed[name][0, 0]
     changed["f32"][0, 1] = 0.0  # was -0.0
-    changed["u64"][1] -= 1
+    changed["u64"][1] -= np.uint64(1)
     changed["steps"] = np.array(8, np.int64)
     nnr.save(changed, "other.safetensors")
     result = call(capsys, "diff", typed, "other.safetensors")
