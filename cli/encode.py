@@ -375,7 +375,7 @@ def summary(report: nnr.EncodeReport, stored: int | None) -> str:
     sizes = output.sizes(report.source_bytes, stored, report.nbytes, report.parameters)
     if not report.parameters:
         return sizes
-    exact = "lossless" if report.config and report.config.exact else "the same values"
+    exact = "lossless" if report.config and report.config.exact else "all values exact"
     return f"{sizes}, {loss_told(report.loss) or exact}"
 
 
@@ -389,9 +389,13 @@ def loss_told(loss: LossSummary) -> str:
         for kind, snr in (("matrices", loss.matrices), ("vectors", loss.vectors))
         if snr is not None
     ]
-    zeroed = [f"{100 * loss.zeroed:.2g} % of values became zero"] if loss.zeroed else []
+    zeroed = [f"{_percent(100 * loss.zeroed)} % of values became zero"] if loss.zeroed else []
     return ", ".join(told + zeroed)
 
 
 def _decibels(snr: float) -> str:
-    return "exact" if snr == inf else f"{snr:.1f}"
+    return "exact" if snr == inf else f"{round(snr, 1) + 0:.1f}"  # without the sign of -0.0
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.2g}"

@@ -271,7 +271,7 @@ def _existing(target: Path, overwrite: bool) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     if not overwrite:
-        raise FileExistsError(f"{target} exists; use overwrite to replace it")
+        raise FileExistsError(f"{target} exists; pass overwrite=True to replace it")
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode)):
         raise FileExistsError(f"{target} is neither a file nor a directory")
     return found

@@ -216,7 +216,7 @@ def warn_of_loss(losses: Mapping[str, Loss], asked: EncoderConfig, prepared: Pre
     elif asked.codebook:
         advice = "use a larger ", Option("codebook"), ", or a rule with exact=true"
     else:
-        advice = "use a smaller ", Option("qp"), ", ", Option("quality"), ", or a rule with exact=true"
+        advice = "use a lower ", Option("qp"), ", a higher ", Option("quality"), ", or a rule with exact=true"
     warning = LossWarning(f"{what} coded below {LEAST_SNR:.0f} dB: {named}{more}; ", *advice)
     warning.tensors = found
     warnings.warn(warning, stacklevel=4)

@@ -321,6 +321,8 @@ def as_model(
         from .pytorch.modules import from_module
 
         return from_module(model)
+    if not isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview)) and not hasattr(model, "read"):
+        raise TypeError(f"a model is a dict of arrays, a Model, a module, a path or a file, got {type(model).__name__}")
     return load(cast(Any, model))
 
 

@@ -158,7 +158,7 @@ def test_a_matrix_of_zeros_is_named() -> None:
     warning = warned({"small": weights(scale=0.001), "w": weights(scale=1), "v": weights((9,), 1e-6)}, qp=-20)
     assert warning
     assert str(warning) == (
-        "1 matrix is coded below 20 dB: 'small' (0.0 dB); use a smaller qp, quality, or a rule with exact=true"
+        "1 matrix is coded below 20 dB: 'small' (0.0 dB); use a lower qp, a higher quality, or a rule with exact=true"
     )
     assert warning.tensors == {"small": 0.0}
     assert pickle.loads(pickle.dumps(warning)).tensors == warning.tensors

@@ -10,7 +10,7 @@ import sys
 import threading
 import tomllib
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pytest
@@ -218,3 +218,9 @@ def test_errors_name_the_source(tmp_path: Path) -> None:
         formats.load(folder)
     with pytest.raises(LimitError, match=r"m\.nnef: .*max_topology_bytes"):
         formats.load(folder, limits=Limits(max_topology_bytes=1))
+
+
+@pytest.mark.parametrize("model", [np.ones(3, "f4"), [np.ones(3, "f4")], 3])
+def test_other_types_are_refused_by_name(model: Any) -> None:
+    with pytest.raises(TypeError, match=f"got {type(model).__name__}$"):
+        formats.as_model(model)

@@ -41,7 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_t41_what_is_there_stays(place: Path) -> None:
     (place / "m.nnr").write_bytes(b"old")
     (place / "m.nnef").mkdir()
-    with pytest.raises(FileExistsError, match="use overwrite"):
+    with pytest.raises(FileExistsError, match="overwrite=True"):
         nnr.encode_file(TENSORS, place / "m.nnr")
     with pytest.raises(FileExistsError), output_directory(place / "m.nnef"):
         pytest.fail("it is written")
