@@ -100,7 +100,7 @@ def encode_file(
 
     Parameters
     ----------
-    source, config, jobs, executor, **options
+    source, config, jobs, executor, options
         As ``model`` and the other parameters of :func:`encode`.
     target : path or binary file
     overwrite : bool, default False

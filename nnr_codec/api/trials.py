@@ -88,7 +88,7 @@ def tune(
     tolerance : float
         Maximum difference between the score of ``model`` and the score of the decoded model, at least 0, in the unit of
         the score.
-    config, **options
+    config, options
         As for :func:`encode`: the starting point of the search. Tensors that rules keep exact stay exact.
     budget : int, default 40
         Maximum number of calls of ``evaluate``, at least 2. Each call after the first one needs an encoding and a
@@ -149,7 +149,7 @@ def reduce(
     steps : str, or iterable of Step or str
         Steps such as ``"sparsify(ratio=0.6), fold"``; docs/guides/reduction.md lists all tools and their options. They
         replace the option ``reduce``.
-    config, **options
+    config, options
         As for :func:`encode`: rules can exclude tensors; all options affect the estimated sizes.
 
     Returns
@@ -201,7 +201,7 @@ def measure(
     metric : str, optional
         performance_metric_type, such as ``"top-1"``; the maps are marked as using it. Default: the metric of
         ``performance``, if any.
-    config, jobs, **options
+    config, jobs, options
         As for :func:`encode`; other fields of ``performance`` are kept.
 
     Returns

@@ -88,7 +88,7 @@ def squash_updates(
     ----------
     base, updates, limits
         As for :func:`chain_updates`.
-    config, jobs, executor, **options
+    config, jobs, executor, options
         As for :func:`nnr_codec.encode_update`.
 
     Raises the errors of both functions.

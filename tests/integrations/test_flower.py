@@ -605,9 +605,9 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
     "a list of examples": (with_metrics(**{"num-examples": [1, 2], "loss": 0.5}), "not a number of examples"),
     "a metric that is not-a-number": (
         with_metrics(**{"num-examples": 30, "loss": float("nan")}),
-        "'loss' is not finite",
+        "'loss' of the reply is not finite",
     ),
-    "a metric of 1e308": (with_metrics(**{"num-examples": 30, "loss": 1e308}), "'loss' is not finite"),
+    "a metric of 1e308": (with_metrics(**{"num-examples": 30, "loss": 1e308}), "'loss' of the reply is not finite"),
     "other metrics": (with_metrics(**{"num-examples": 30}), "differ from the other replies"),
     "a list for a number": (with_metrics(**{"num-examples": 30, "loss": [0.5]}), "differ from the other replies"),
 }

@@ -402,7 +402,11 @@ def bad_messages() -> Iterator[tuple[str, Callable[[SimpleNamespace], Tensors], 
     yield "half", lambda flare: {"nnr_codec": of(flare)["nnr_codec"][:20]}, "unit"
     yield "an array", lambda flare: {"nnr_codec": np.zeros(4, "u1")}, "not in the format of NNREncode"
     yield "tensors beside", lambda flare: {**of(flare), "w": good["w"]}, "not in the format of NNREncode"
-    yield "an array as value", lambda flare: {**of(flare), "values": {"w": good["w"]}}, "value 'w' has the unsupported type ndarray"
+    yield (
+        "an array as value",
+        lambda flare: {**of(flare), "values": {"w": good["w"]}},
+        "value 'w' has the unsupported type ndarray",
+    )
     yield "another name", lambda flare: of(flare, v=good["w"]), "'v' is not one of the 2"
     yield "another value", lambda flare: {**of(flare), "values": {"v": 1}}, "'v' is not one of the 2"
     yield "a value for a tensor", lambda flare: {**of(flare), "values": {"w": 1}}, "'w' is both a tensor and a value"
