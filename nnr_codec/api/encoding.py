@@ -124,8 +124,8 @@ def encode_file(
     FileExistsError
         The target exists and ``overwrite`` is False, or the folder of the checkpoint is not a checkpoint of this
         version.
-
-    Also raises the errors of :func:`encode`, and warns like it.
+    NnrError
+        As :func:`encode`, and warns like it.
     """
     started = time.perf_counter()
     loaded = formats.as_model(source)

@@ -104,8 +104,8 @@ def tune(
     EncodeError
         No step sizes meet the tolerance, the options have a size target, or ``tolerance`` or ``budget`` is out of
         range.
-
-    Also raises the errors of :func:`encode`.
+    NnrError
+        As :func:`encode`.
     """
     loaded = formats.as_model(model)
     settings = with_all_amounts(loaded, configured(tune, config, options))
@@ -161,8 +161,8 @@ def reduce(
     ------
     EncodeError
         A step or one of its options does not exist, or a step has no effect.
-
-    Also raises the errors of :func:`encode`.
+    NnrError
+        As :func:`encode`.
     """
     loaded = formats.as_model(model)
     settings = with_all_amounts(loaded, replace(configured(reduce, config, options), reduce=steps))
@@ -214,8 +214,8 @@ def measure(
     EncodeError
         A map does not exist, a point is invalid or cannot be applied to the model, ``evaluate`` returns no finite
         number, or ``metric`` is empty.
-
-    Also raises the errors of :func:`encode`.
+    NnrError
+        As :func:`encode`.
     """
     loaded, asked = formats.as_model(model), configured(measure, config, options)
     known = asked.performance if isinstance(asked.performance, Performance) else Performance()
