@@ -510,11 +510,11 @@ def sparser(base: nnr.Model, new: nnr.Model, ratio: float, structured: bool) -> 
 
 
 # ------------------------------------------------------------------------------------------------ printing
-def _parts(data: bytes | memoryview, limits: nnr.Limits | None = None) -> dict[str, tuple[str, nnr.TensorInfo]]:
+def _parts(data: bytes | memoryview) -> dict[str, tuple[str, nnr.TensorInfo]]:
     """Return for each tensor of an update whether it is a difference or whole, with its info."""
     import nnr_codec as nnr
 
-    with nnr.open(data, limits=limits) as file:
+    with nnr.open(data) as file:
         return {name: ("whole" if name in file.whole else "difference", info) for name, info in file.info.items()}
 
 

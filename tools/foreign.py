@@ -19,9 +19,9 @@ downloads nothing.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -31,7 +31,6 @@ import zipfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +171,7 @@ class Machine:
                 shutil.copy(ROOT / name, self.source)
         (self.source / "nnr_cli").symlink_to("cli")
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(self._extension, extension_modules()))
+            list(pool.map(self._extension, runpy.run_path(str(ROOT / "setup.py"))["EXTENSIONS"]))
 
     def _extension(self, module: Any) -> None:
         for source in module.sources:
@@ -198,14 +197,6 @@ def debian_mirror() -> str:
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return found[0] if found else sys.exit("apt has no mirror of Debian; name one with --mirror")
-
-
-def extension_modules() -> list[Any]:
-    """Return the extension modules of setup.py."""
-    import_module("setuptools")  # has the distutils that Python 3.12 lacks
-    with contextlib.chdir(ROOT):
-        found: list[Any] = import_module("distutils.core").run_setup("setup.py", stop_after="config").ext_modules
-    return found
 
 
 def run(command: list[object], folder: Path, *path: Path) -> bool:

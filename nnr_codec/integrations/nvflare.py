@@ -254,7 +254,7 @@ class NNRDecode(_NNRFilter):
                 return _new(dxo, self._decode(dxo, sent))
             if sent is None or dxo.data_kind == DataKind.METRICS:
                 return None
-            raise FormatError("expected a model, because a model was sent")  # NVFlare would treat it as a model
+            raise FormatError("the reply to a model must be a model")  # NVFlare would treat it as a model
         except Exception as error:
             peer = fl_ctx.get_peer_context()
             sender = peer.get_identity_name() if isinstance(peer, FLContext) else "an unknown sender"

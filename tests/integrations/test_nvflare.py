@@ -465,7 +465,7 @@ def test_other_data_in_the_place_of_a_model(
     decode = on_result(flare, flare.NNRDecode())
     for kind in ("ANALYTIC", "FL_MODEL", "no such"):
         reply = message(flare, {"w": np.full((4, 5), np.nan, "f4")}, kind)
-        with pytest.raises(nnr.FormatError, match="expected a model, because a model was sent"):
+        with pytest.raises(nnr.FormatError, match="the reply to a model must be a model"):
             decode.process(reply, site(peer="site-1"))
         assert flare.from_shareable(decode.process(reply, site(task="statistics"))).data is reply["DXO"]["data"]
     decode.process(message(flare, {"accuracy": 0.5}, "METRICS"), site())

@@ -60,7 +60,7 @@ class Entry:
 
     @property
     def is_covered(self) -> bool:
-        """Whether a vector reaches it (if possible, a valid one), or no vector can."""
+        """True if a vector reaches it (if possible, a valid one), or no vector can."""
         if self.kind in ("row", "branch") and not (
             (self.text, self.outcome) in BROKEN or self.text.endswith(BROKEN_VALUES)
         ):
