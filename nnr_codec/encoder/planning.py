@@ -84,10 +84,10 @@ def _difference(facts: TensorFacts) -> TensorPlan:
         return facts.coded(DeltaCode(facts.part_id("delta")))
     if facts.stored.kind != "f":
         plan = next(plain(facts), None)
-    elif facts.options.exact or facts.context.out_of_reach:
+    elif facts.options.exact:
         plan = _raw(facts) if raw_is_exact(facts) else None
     else:
-        plan = _lossy(facts, in_block=False) or _raw(facts)
+        plan = (None if facts.context.out_of_reach else _lossy(facts, in_block=False)) or _raw(facts)
     if plan is None:
         most = "float32" if facts.stored.kind == "f" else "int32"
         raise EncodeError(

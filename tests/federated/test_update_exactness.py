@@ -89,6 +89,14 @@ def test_any_tensor_comes_back(pair: tuple[Models, Models], options: dict[str, A
                 assert (np.isfinite(got[name]) == np.isfinite(array)).all(), name
 
 
+def test_float64_differences_beside_a_tensor_of_extreme_range() -> None:
+    """One quantization parameter cannot serve both; the difference is stored as float32."""
+    base = {"step": np.array([0.0126, -0.0132])}
+    new = {"step": np.array([0.0126, 0.0822]), "wide": np.array([-1.9e29, 5e10, -7e24, -1.6e-37], "f4")}
+    got = nnr.apply_update(base, nnr.encode_update(base, new))
+    np.testing.assert_allclose(got["step"], new["step"], rtol=1e-6)
+
+
 @settings(max_examples=examples(100), deadline=None)
 @given(pairs(), st.sampled_from([1e-3, 0.05, 2.0]))
 def test_the_largest_error_of_a_difference(pair: tuple[Models, Models], bound: float) -> None:
