@@ -33,8 +33,8 @@ from .tar import TarMember, read_index
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error)
-#: Start of a text (NNEF 1.0, 3.2): its first word is ``version``. A byte order mark is rejected later, by name. No part of the
-#: possessive group may fail halfway, because Python 3.11.2 would then not return to its start.
+#: Start of a text (NNEF 1.0, 3.2): its first word is ``version``. A byte order mark is rejected later, by name.
+#: No alternative of the possessive group may fail halfway: Python 3.11.2 would not go back to where it began.
 _TEXT = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\v\f\r\n]++|#[^\n\f]*+)*+version\b(?! https:)")
 _TEXT_BEGINNING = 1 << 16
 _RELATIVE = {os.open, os.stat} <= os.supports_dir_fd
