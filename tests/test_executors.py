@@ -466,27 +466,33 @@ DEADLY = '''
 import os
 from collections.abc import Mapping
 
-class Deadly(Mapping):
-    """Tensors of which one ends the process that reads it: always, or once, as a file tells."""
+import numpy as np
 
-    def __init__(self, tensors, name, pid, once=None):
-        self.tensors, self.name, self.pid, self.once = tensors, name, pid, once
+class Deadly(Mapping):
+    """Tensors of which one ends the process that reads it: always, or once, as a file tells.
+
+    They are made when they are read: before Python 3.11.5, ProcessPoolExecutor hangs if a process dies while a large task
+    is sent to it.
+    """
+
+    def __init__(self, names, name, pid, once=None):
+        self.names, self.name, self.pid, self.once = names, name, pid, once
 
     def __getitem__(self, name):
         if name == self.name and os.getpid() != self.pid and not (self.once and os.path.exists(self.once)):
             if self.once:
                 open(self.once, "w").close()
             os._exit(1)
-        return self.tensors[name]
+        return np.random.default_rng(int(name[1:])).normal(0, 0.1, (300, 300)).astype("f4")
 
     def only(self, names):
-        return Deadly({name: self.tensors[name] for name in names}, self.name, self.pid, self.once)
+        return Deadly(names, self.name, self.pid, self.once)
 
     def __iter__(self):
-        return iter(self.tensors)
+        return iter(self.names)
 
     def __len__(self):
-        return len(self.tensors)
+        return len(self.names)
 '''
 
 
@@ -498,8 +504,8 @@ def deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))))
     import deadly_tensors  # type: ignore[import-not-found]
 
-    found = {f"w{k}": RNG.normal(0, 0.1, (300, 300)).astype("f4") for k in range(6)}
-    yield lambda once=None: deadly_tensors.Deadly(found, "w3", os.getpid(), once)
+    names = [f"w{k}" for k in range(6)]
+    yield lambda once=None: deadly_tensors.Deadly(names, "w3", os.getpid(), once)
     del sys.modules["deadly_tensors"]
 
 

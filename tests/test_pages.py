@@ -58,6 +58,8 @@ OTHERS = (
 )
 #: Packages that modules of nnr_codec import when they are used.
 NEEDS = {"integrations.torch": "torch", "integrations.training": "torch", "integrations.flower": "flwr"}
+#: Names that blocks of Python take for granted and that only PyTorch can make.
+TORCH = ("torch", "network", "module", "loader")
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -71,6 +73,7 @@ def missing(text: str) -> str:
     for node in ast.walk(ast.parse(text)):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += ["torch"] if isinstance(node, ast.Name) and node.id in TORCH else []
         for name in names:
             package = NEEDS.get(name.partition(".")[2], name.partition(".")[0])
             if find_spec(package) is None:
@@ -186,7 +189,7 @@ def test_blocks(page: Path, names: dict[str, Any], capsys: pytest.CaptureFixture
             if text.startswith("# evaluate.py\n"):
                 Path("evaluate.py").write_text(text)
             elif package := missing(text):
-                absent[text] = package
+                absent |= {text: package} | dict.fromkeys(re.findall(r'"([^"]+)"', text), package)
             else:
                 exec(compile(text, f"a block of {page.name}", "exec"), names)
             continue

@@ -182,9 +182,14 @@ def test_faults_are_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 def test_what_takes_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaigns, "SECONDS", 0.005)
+    def busy() -> None:
+        end = time.process_time() + 0.1
+        while time.process_time() < end:
+            pass
+
+    monkeypatch.setattr(campaigns, "SECONDS", 0.05)
     campaign, numbers = small(), range(60)
-    planted(monkeypatch, lambda: sum(range(500_000)))
+    planted(monkeypatch, busy)
     tally = part(campaign, numbers, 1)
     assert [number for number, _ in tally.findings] == hurt(campaign, numbers)
     assert tally.slowest[1] in hurt(campaign, numbers)
