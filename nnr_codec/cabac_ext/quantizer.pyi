@@ -102,6 +102,9 @@ def glance(x: Real, inverse: float) -> tuple[int, bool]:
     Values are compared by bit pattern. `x` may be strided.
     """
 
+def count_distinct(items: npt.NDArray[np.uint32] | npt.NDArray[np.uint64]) -> int:
+    """Return the number of distinct items, shape (n,) with any stride."""
+
 def loss(x: Real, y: Real) -> tuple[float, float, int, int]:
     """Compare the values `x` with the decoded values `y`, both of shape (n,) and of the same dtype.
 

@@ -156,7 +156,8 @@ def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
     A step size of QpDensity d has an odd part below 2**(d + 1). A grid with a larger odd part uses its power of two
     only.
     """
-    found = quantizer.grid(values if values.itemsize > 2 else values.astype(np.float32), LEVEL_BITS + 8)
+    wide: quantizer.Real = np.ascontiguousarray(values if values.itemsize > 2 else values.astype(np.float32))
+    found = quantizer.grid(wide, LEVEL_BITS + 8)
     if found is None:  # more bits than any odd part can save
         return None
     exponent, odd, largest = found

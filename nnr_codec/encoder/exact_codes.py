@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..cabac_ext import quantizer
 from ..dtypes import StoredType
 from ..sideinfo.record import FloatCode, GridCode, IntegerCode
-from .distinct_values import CHUNK, SAMPLE, chunks, distinct, entropy_bits, sample
+from .distinct_values import CHUNK, SAMPLE, count_patterns, distinct, entropy_bits, sample
 from .facts import TensorFacts
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -82,13 +82,15 @@ def float_code(facts: TensorFacts) -> tuple[float, FloatCode] | None:
 def _exponent_histogram(facts: TensorFacts, mantissa: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return counts of exponents with the first mantissa bits by sign, and counts of +0.0 and -0.0."""
     stored = facts.stored
-    shift, sign = stored.mantissa - mantissa, facts.patterns.dtype.type(1 << (stored.bits - 1))
-    counts = np.zeros((2, 1 << (stored.exponent + mantissa)), np.int64)
-    both_zeros = np.zeros(2, np.int64)
-    for part in chunks(facts.patterns):
-        counts += np.bincount((part >> shift).astype(np.int64), minlength=counts.size).reshape(2, -1)
-        both_zeros += [len(part) - np.count_nonzero(part), np.count_nonzero(part == sign)]
-    return counts, both_zeros
+    shift = stored.mantissa - mantissa
+    counts = facts.pattern_counts
+    if counts is None:
+        by_sign = count_patterns(facts.patterns, shift).reshape(2, -1)
+        sign = facts.patterns.dtype.type(1 << (stored.bits - 1))
+        zeros = [facts.patterns.size - np.count_nonzero(facts.patterns)] if by_sign[0, 0] else [0]
+        zeros.append(np.count_nonzero(facts.patterns == sign) if by_sign[1, 0] else 0)
+        return by_sign, np.array(zeros, np.int64)
+    return counts.reshape(2, -1, 1 << shift).sum(axis=2), counts[:: len(counts) // 2].copy()
 
 
 def _low_zeros(facts: TensorFacts, most: int) -> tuple[int, bytes | None, float]:
@@ -139,7 +141,7 @@ def _of_tensor(facts: TensorFacts, work: np.dtype[Any]) -> Doubles | None:
     """Return the distinct magnitudes; None if a sample is on no grid, or if they are too many for one."""
     stored, found = facts.stored, facts.distinct
     if found is None and _scales(_magnitudes(sample(facts.floats.reshape(-1))[None]), stored, work) is not None:
-        found = distinct(facts.patterns, stored, 2 * MOST + 1, share=1)
+        found = distinct(facts.patterns, stored, 2 * MOST + 1, 1, facts.pattern_counts)
     return None if found is None else _magnitudes(found.patterns.view(stored.dtype).astype(np.float64)[None])
 
 
