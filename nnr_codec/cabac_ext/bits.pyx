@@ -312,4 +312,4 @@ def look_up(const narrow_t[::1] patterns not None, const int32_t[::1] table not 
             levels[i] = table[patterns[i]]
             least = min(least, levels[i])
     if least == INT32_MIN:
-        raise ValueError("a pattern has no level")
+        raise ValueError("a value is not in the palette")

@@ -29,6 +29,8 @@ SURPLUS, GAIN = 1.003, 2.0**-9
 TINY = UNIT_BYTES + RECORD_BYTES + CODE_BYTES
 #: Bits of a level or a codebook entry, without the sign.
 LEVEL_BITS = 31
+#: Largest number of bins of abs_level_greater_x.
+MOST_UNARY = 256
 #: Values of a sample that is tried before all values.
 GLANCE = 1024
 
@@ -70,10 +72,21 @@ class Cheapest:
 
     def _floor(self, plan: TensorPlan) -> float:
         """Estimate the bytes of levels that distinguish the items; 0 if unknown, or if channels differ."""
-        by_channel = isinstance(plan.code, GridCode) and plan.code.axis is not None
-        if plan.payload_type == NNR_PT_RAW_FLOAT or by_channel or self.plan is None:
+        by_channel, found = isinstance(plan.code, GridCode) and plan.code.axis is not None, None
+        if plan.payload_type != NNR_PT_RAW_FLOAT and not by_channel and self.plan is not None:
+            found = self.facts.distinct
+        if found is None:
             return 0.0
-        return self.facts.distinct.bits / 8 if self.facts.distinct else 0.0
+        bits = found.bits
+        if plan.step and not plan.codebook and not plan.dq_flag:
+            bits = max(bits, _bypass_bits(found.patterns.view(self.facts.stored.dtype), found.counts, plan.step))
+        return bits / 8
+
+
+def _bypass_bits(values: npt.NDArray[Any], counts: npt.NDArray[np.int64], step: float) -> float:
+    """Return a lower bound of the bits of abs_remainder, which are not compressed, for any cabac_unary_length_minus1."""
+    above = np.abs(values.astype(np.float64)) / step - MOST_UNARY
+    return float((counts * (np.frexp(np.maximum(above, 1))[1] - 1)).sum())
 
 
 def exact(facts: TensorFacts) -> TensorPlan:

@@ -49,7 +49,7 @@ def estimated_bytes(facts: TensorFacts, plan: TensorPlan) -> float:
 
     Raises ValueError for a code that does not fit the tensor.
     """
-    if plan.payload_type == NNR_PT_RAW_FLOAT and not plan.code:
+    if plan.payload_type == NNR_PT_RAW_FLOAT:
         return overhead(plan) + 4 * prod(plan.dims)
     return estimated(facts, plan)[0]
 
