@@ -145,26 +145,29 @@ def exact_levels(facts: TensorFacts) -> Iterator[TensorPlan]:
 
 def exact_step(facts: TensorFacts) -> TensorPlan | None:
     """Return the plan of lossless uniform quantization; None if no step size is exact."""
-    values, density = facts.floats.reshape(-1), facts.config.qp_density
-    qp = _step_qp(sample(values, GLANCE), density)
-    if qp is not None and len(values) > GLANCE:
-        qp = _step_qp(values, density)
-    if qp is None:
+    values, density = facts.value_set, facts.config.qp_density
+    found = _step_qp(sample(values, GLANCE), density)
+    if found is not None and len(values) > GLANCE:
+        found = _step_qp(values, density)
+    if found is None:
         return None
+    qp, largest = found
     data_format = facts.data_format
     step = step_size(qp, density)
     if data_format is DecompressedDataFormat.TENSOR_FLOAT16 and step < float(np.finfo(np.float16).tiny):
         data_format = DecompressedDataFormat.TENSOR_FLOAT32  # step sizes are normal numbers of the format (7.3.6)
     info = np.finfo(DTYPES[data_format])
-    if not float(info.tiny) <= step <= float(info.max) or max(map(abs, facts.bounds)) > float(info.max):
+    if not float(info.tiny) <= step <= float(info.max) or largest > float(info.max):
         return None
     if values.itemsize > info.bits // 8 and not np.array_equal(values.astype(info.dtype), values):
         return None
     return facts.plan(Quantized(Uniform(qp, step)), data_format)
 
 
-def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
-    """Return the qp of the largest step size of which all values are multiples; None without one, or for large levels.
+def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> tuple[int, float] | None:
+    """Return the qp of the largest step size of which all values are multiples, and the largest magnitude.
+
+    Return None if there is no such step size, or if levels are too large.
 
     A step size of QpDensity d has an odd part below 2**(d + 1). A grid with a larger odd part uses its power of two
     only.
@@ -182,7 +185,7 @@ def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
     qp = ((exponent + shift) << density) + (odd << density >> shift) - (1 << density)
     bound = 1 << (5 + density)
     fits = -bound <= qp < bound and largest / step_size(qp, density) < 1 << LEVEL_BITS
-    return qp if fits else None
+    return (qp, largest) if fits else None
 
 
 def _codes(facts: TensorFacts) -> Iterator[Code]:
@@ -205,7 +208,7 @@ def raw_is_exact(facts: TensorFacts) -> bool:
     """Return whether float32 represents all values. NaN of other types is excluded: conversion changes its bits."""
     if facts.stored.name == "float32":
         return True
-    values = facts.floats
+    values = facts.value_set
     if facts.stored.bits < 32:
         return not np.isnan(values).any()
     return np.array_equal(values.astype(np.float32), values)

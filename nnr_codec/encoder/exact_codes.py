@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ..cabac_ext import quantizer
 from ..dtypes import StoredType
+from ..sideinfo.narrow import as_floats
 from ..sideinfo.record import FloatCode, GridCode, IntegerCode
 from .distinct_values import CHUNK, SAMPLE, count_patterns, distinct, entropy_bits, sample
 from .facts import TensorFacts
@@ -122,7 +123,7 @@ def _low_zeros(facts: TensorFacts, most: int) -> tuple[int, bytes | None, float]
 # -------------------------------------------------------------------------------------------------------------- grids
 def grid_codes(facts: TensorFacts) -> Iterator[GridCode]:
     """Yield the codes of uniform grids that contain all magnitudes: of the tensor, of each row, of each column."""
-    values, stored = facts.floats, facts.stored
+    values, stored = facts.array, facts.stored
     work = np.dtype("<f8" if stored.name == "float64" else "<f4")
     magnitudes = _of_tensor(facts, work)
     scale = None if magnitudes is None else _scales(magnitudes, stored, work)
@@ -140,31 +141,31 @@ def grid_codes(facts: TensorFacts) -> Iterator[GridCode]:
 def _of_tensor(facts: TensorFacts, work: np.dtype[Any]) -> Doubles | None:
     """Return the distinct magnitudes; None if a sample is on no grid, or if they are too many for one."""
     stored, found = facts.stored, facts.distinct
-    if found is None and _scales(_magnitudes(sample(facts.floats.reshape(-1))[None]), stored, work) is not None:
+    if found is None and _scales(_magnitudes(stored, sample(facts.array.reshape(-1))[None]), stored, work) is not None:
         found = distinct(facts.patterns, stored, 2 * MOST + 1, 1, facts.pattern_counts)
-    return None if found is None else _magnitudes(found.patterns.view(stored.dtype).astype(np.float64)[None])
+    return None if found is None else _magnitudes(stored, found.patterns.view(stored.dtype)[None])
 
 
-def _of_channels(channels: Floats, stored: StoredType, work: np.dtype[Any]) -> Floats | None:
+def _of_channels(channels: npt.NDArray[Any], stored: StoredType, work: np.dtype[Any]) -> Floats | None:
     """Return the scale of each index of the first dimension; None if one has no scale."""
     some = channels[:: len(channels) // CHANNELS | 1]
     some = some.reshape(len(some), -1)
-    if _scales(_magnitudes(some[:, :: some.shape[1] // SAMPLE | 1]), stored, work) is None:
+    if _scales(_magnitudes(stored, some[:, :: some.shape[1] // SAMPLE | 1]), stored, work) is None:
         return None
     scales = np.empty(len(channels), work)
     together = max(CHUNK * len(channels) // channels.size, 1)
     for start in range(0, len(channels), together):
         part = channels[start : start + together]
-        found = _scales(_magnitudes(part.reshape(len(part), -1)), stored, work)
+        found = _scales(_magnitudes(stored, part.reshape(len(part), -1)), stored, work)
         if found is None:
             return None
         scales[start : start + together] = found
     return scales
 
 
-def _magnitudes(values: Floats) -> Doubles:
+def _magnitudes(stored: StoredType, values: npt.NDArray[Any]) -> Doubles:
     """Return magnitudes of each channel in ascending order, shape (channels, n); without repetition for one channel."""
-    sizes = np.abs(values)
+    sizes = np.abs(as_floats(stored, values))
     return (np.sort(sizes, axis=1) if len(sizes) > 1 else np.unique(sizes)[None]).astype(np.float64)
 
 

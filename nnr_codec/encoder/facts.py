@@ -19,7 +19,7 @@ from ..dtypes import StoredType, stored_type
 from ..errors import EncodeError
 from ..limits import Limits
 from ..model import Array
-from ..sideinfo.narrow import float32_of
+from ..sideinfo.narrow import as_floats, float32_of
 from ..sideinfo.record import Code, RawCode, TensorRecord
 from ..tensor.quant import DTYPES
 from .distinct_values import Distinct, count_patterns, distinct
@@ -186,6 +186,15 @@ class TensorFacts:
     @cached_property
     def _widened(self) -> npt.NDArray[np.float32]:
         return float32_of(self.stored, self.patterns).reshape(self.array.shape)
+
+    @property
+    def value_set(self) -> npt.NDArray[np.floating[Any]]:
+        """Flat values in a numpy float type, without repetition if items have at most 16 bits."""
+        counts = self.pattern_counts
+        if counts is None:
+            return self.floats.reshape(-1)
+        patterns = (self.distinct.patterns if self.distinct else counts.nonzero()[0]).astype(self.stored.pattern)
+        return as_floats(self.stored, patterns.view(self.stored.dtype))
 
     @property
     def data_format(self) -> DecompressedDataFormat:

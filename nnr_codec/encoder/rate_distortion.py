@@ -19,7 +19,7 @@ from ..compare import Loss, is_matrix_shape
 from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..dtypes import stored_type
 from ..model import Array
-from ..sideinfo.narrow import float32_of
+from ..sideinfo.narrow import as_floats
 from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
 from ..tensor.quant import DTYPES, look_up, scale
 from .coding_tools import CodedTensor, bits_of, choose_tools
@@ -190,8 +190,7 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
         divisor = np.repeat(divisor.astype(work), array.size // len(divisor))
     signal, noise, nonzero, zeroed = 0.0, 0.0, 0, 0
     for start in range(0, array.size, PART):
-        part = values[start : start + PART]
-        before = part.astype(work, copy=False) if stored.is_numpys else float32_of(stored, part.view(stored.pattern))
+        before = as_floats(stored, values[start : start + PART]).astype(work, copy=False)
         after = next(decoded).astype(work, copy=False) if decoded else before
         finite = np.isfinite(before) if decoded is None or syntax is None else None  # all other values are finite
         if finite is not None and not finite.all():
