@@ -21,7 +21,15 @@ from .distinct_values import SAMPLE, sample
 from .exact_codes import EXPONENT_UNARY, float_code, grid_codes, integer_codes
 from .facts import TensorFacts
 from .plan import Integers, Quantized, Raw, TensorPlan, Uniform
-from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, estimated_bytes, overhead
+from .rate_distortion import (
+    CODE_BYTES,
+    RECORD_BYTES,
+    UNIT_BYTES,
+    binarized_bits,
+    code_bytes,
+    estimated_bytes,
+    overhead,
+)
 
 #: Factor on bytes estimated from entropies, and the share that a code must save to be worth a record.
 SURPLUS, GAIN = 1.003, 2.0**-9
@@ -29,8 +37,8 @@ SURPLUS, GAIN = 1.003, 2.0**-9
 TINY = UNIT_BYTES + RECORD_BYTES + CODE_BYTES
 #: Bits of a level or a codebook entry, without the sign.
 LEVEL_BITS = 31
-#: Largest number of bins of abs_level_greater_x.
-MOST_UNARY = 256
+#: Share of the entropy of bins that no estimate is expected to fall below: contexts adapt to parts of a tensor.
+CERTAIN = 0.95
 #: Values of a sample that is tried before all values.
 GLANCE = 1024
 
@@ -77,16 +85,16 @@ class Cheapest:
             found = self.facts.distinct
         if found is None:
             return 0.0
-        bits = found.bits
-        if plan.step and not plan.codebook and not plan.dq_flag:
-            bits = max(bits, _bypass_bits(found.patterns.view(self.facts.stored.dtype), found.counts, plan.step))
-        return bits / 8
-
-
-def _bypass_bits(values: npt.NDArray[Any], counts: npt.NDArray[np.int64], step: float) -> float:
-    """Return a lower bound of the bits of abs_remainder, which are not compressed, for any cabac_unary_length_minus1."""
-    above = np.abs(values.astype(np.float64)) / step - MOST_UNARY
-    return float((counts * (np.frexp(np.maximum(above, 1))[1] - 1)).sum())
+        if found.bits / 8 >= self.price:
+            return found.bits / 8
+        levels: npt.NDArray[Any]
+        if isinstance(plan.code, PaletteCode):
+            levels = np.arange(len(found.counts)) - plan.code.offset
+        elif plan.step and not plan.codebook and not plan.dq_flag:
+            levels = np.rint(found.patterns.view(self.facts.stored.dtype).astype(np.float64) / plan.step)
+        else:
+            return found.bits / 8
+        return max(found.bits, CERTAIN * binarized_bits(levels, found.counts)) / 8
 
 
 def exact(facts: TensorFacts) -> TensorPlan:

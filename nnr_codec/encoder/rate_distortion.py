@@ -22,7 +22,7 @@ from ..model import Array
 from ..sideinfo.narrow import as_floats
 from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
 from ..tensor.quant import DTYPES, look_up, scale
-from .coding_tools import CodedTensor, bits_of, choose_tools
+from .coding_tools import UNARY_LENGTHS, CodedTensor, bits_of, choose_tools
 from .distinct_values import CHUNK
 from .facts import TensorFacts
 from .plan import TensorPlan
@@ -65,6 +65,45 @@ def estimated(facts: TensorFacts, plan: TensorPlan) -> tuple[float, Array, Tenso
         return extra + unit.nbytes, unit, syntax
     bits_of_levels = bits_of(choose_tools([CodedTensor(plan, unit, syntax)])[1])
     return extra + (bits_of_levels + TERMINATION_BITS) / 8, unit, syntax
+
+
+def binarized_bits(levels: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> float:
+    """Return the entropy of the bins of levels (10.2.1.5) if bins of a context are independent.
+
+    It is that of the best cabac_unary_length_minus1 of the usual candidates.
+
+    Parameters
+    ----------
+    levels : ndarray, shape (n,)
+        Distinct levels, without a codebook.
+    counts : ndarray of int64, shape (n,)
+    """
+    lengths = np.array(UNARY_LENGTHS)
+    escapes = (1 << np.arange(32)) + 1 + lengths[:, None]  # least magnitude of each abs_level_greater_x2
+    order, negative = np.argsort(np.abs(levels), kind="stable"), levels < 0
+    whole, zero = int(counts.sum()), int(counts[levels == 0].sum())
+    bits = _bin_bits(whole, zero) + _bin_bits(whole - zero, int(counts[negative].sum()))
+    of_length = np.zeros(len(lengths))
+    for sign in (False, True):
+        some = order[(negative[order] == sign) & (levels[order] != 0)]
+        magnitudes = np.abs(levels[some])
+        below = np.append(0, counts[some].cumsum())
+
+        def at_least(least: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            return below[-1] - below[np.searchsorted(magnitudes, least)]  # noqa: B023
+
+        unary, above = at_least(np.arange(1, lengths[-1] + 3)), at_least(escapes)
+        of_length += _bin_bits(unary[:-1], unary[1:]).cumsum()[lengths]
+        of_length += (_bin_bits(above[:, :-1], above[:, 1:]) + (above[:, :-1] - above[:, 1:]) * np.arange(31)).sum(axis=1)
+    return float(bits + of_length.min())
+
+
+def _bin_bits(bins: npt.ArrayLike, ones: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return the entropy of numbers of bins with numbers of ones."""
+    terms: list[npt.NDArray[np.float64]] = []
+    for count in (np.asarray(bins), np.asarray(ones), np.asarray(bins) - np.asarray(ones)):
+        terms.append(count * np.log2(np.maximum(count, 1)))
+    return terms[0] - terms[1] - terms[2]
 
 
 def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:
