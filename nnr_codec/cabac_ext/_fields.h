@@ -274,4 +274,44 @@ NNR_JOIN(nnr_join16, uint16_t, uint32_t, nnr_unpack32)
 NNR_JOIN(nnr_join32, uint32_t, uint32_t, nnr_unpack32)
 NNR_JOIN(nnr_join64, uint64_t, uint64_t, nnr_unpack64)
 
+/* Write the `zeros` lowest bits of n patterns as fields, except those of holes. */
+#define NNR_SPLIT_LOW(name, pattern, word, pack) \
+    static void name(const pattern *patterns, const int32_t *levels, int64_t n, int holes, int zeros, NnrStream *s) \
+    { \
+        const word mask = (word)nnr_ones(zeros); \
+        word fields[NNR_CHUNK]; \
+        for (; n > 0; n -= NNR_CHUNK, patterns += NNR_CHUNK, levels += NNR_CHUNK) { \
+            int i, kept = 0, m = n < NNR_CHUNK ? (int)n : NNR_CHUNK; \
+            for (i = 0; i < m; i++) { \
+                fields[kept] = patterns[i] & mask; \
+                kept += (uint32_t)levels[i] >= (uint32_t)holes; \
+            } \
+            pack(s, fields, kept, zeros); \
+        } \
+    }
+NNR_SPLIT_LOW(nnr_split_low8, uint8_t, uint32_t, nnr_pack32)
+NNR_SPLIT_LOW(nnr_split_low16, uint16_t, uint32_t, nnr_pack32)
+NNR_SPLIT_LOW(nnr_split_low32, uint32_t, uint32_t, nnr_pack32)
+NNR_SPLIT_LOW(nnr_split_low64, uint64_t, uint64_t, nnr_pack64)
+
+/* Add fields to the `zeros` lowest bits of n patterns, except to those of holes. */
+#define NNR_JOIN_LOW(name, pattern, word, unpack) \
+    static void name(const int32_t *levels, pattern *patterns, int64_t n, int holes, int zeros, NnrStream *s) \
+    { \
+        word fields[NNR_CHUNK]; \
+        for (; n > 0; n -= NNR_CHUNK, patterns += NNR_CHUNK, levels += NNR_CHUNK) { \
+            int i, k = 0, kept = 0, m = n < NNR_CHUNK ? (int)n : NNR_CHUNK; \
+            for (i = 0; i < m; i++) \
+                kept += (uint32_t)levels[i] >= (uint32_t)holes; \
+            unpack(s, fields, kept, zeros); \
+            for (i = 0; i < m; i++) \
+                if ((uint32_t)levels[i] >= (uint32_t)holes) \
+                    patterns[i] |= (pattern)fields[k++]; \
+        } \
+    }
+NNR_JOIN_LOW(nnr_join_low8, uint8_t, uint32_t, nnr_unpack32)
+NNR_JOIN_LOW(nnr_join_low16, uint16_t, uint32_t, nnr_unpack32)
+NNR_JOIN_LOW(nnr_join_low32, uint32_t, uint32_t, nnr_unpack32)
+NNR_JOIN_LOW(nnr_join_low64, uint64_t, uint64_t, nnr_unpack64)
+
 #endif

@@ -46,6 +46,14 @@ cdef extern from "_fields.h" nogil:
     int nnr_join16(const int32_t *levels, uint16_t *patterns, int64_t n, NnrFloats f, NnrStream *s)
     int nnr_join32(const int32_t *levels, uint32_t *patterns, int64_t n, NnrFloats f, NnrStream *s)
     int nnr_join64(const int32_t *levels, uint64_t *patterns, int64_t n, NnrFloats f, NnrStream *s)
+    void nnr_split_low8(const uint8_t *patterns, const int32_t *levels, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_split_low16(const uint16_t *patterns, const int32_t *levels, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_split_low32(const uint32_t *patterns, const int32_t *levels, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_split_low64(const uint64_t *patterns, const int32_t *levels, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_join_low8(const int32_t *levels, uint8_t *patterns, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_join_low16(const int32_t *levels, uint16_t *patterns, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_join_low32(const int32_t *levels, uint32_t *patterns, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_join_low64(const int32_t *levels, uint64_t *patterns, int64_t n, int holes, int zeros, NnrStream *s)
 
 # Level and field of the smallest and the largest integer of the type.
 cdef struct Bounds:
@@ -150,30 +158,42 @@ def join_floats(const int32_t[::1] levels not None, const uint8_t[::1] stream no
 
 # ------------------------------------------------------------------------------------------------ low bits of floats
 cdef bint _split_low(const unsigned_t *patterns, const int32_t *levels, const uint8_t *zero_rows, int64_t rows,
-                     int64_t length, int holes, int zeros, NnrStream *stream) noexcept nogil:
-    cdef NnrStream s = stream[0]
+                     int64_t length, int holes, int zeros, NnrStream *s) noexcept nogil:
     cdef int64_t i, row
-    cdef uint64_t mask = nnr_ones(zeros), lost = 0
+    cdef unsigned_t lost = 0
     for row in range(rows):
-        for i in range(row * length, row * length + length):
-            if zero_rows[row]:
-                lost |= patterns[i] & mask
-            elif levels[i] < 0 or levels[i] >= holes:
-                nnr_put(&s, patterns[i] & mask, zeros)
-    stream[0] = s
-    return lost != 0
+        if zero_rows[row]:
+            for i in range(length):
+                lost |= patterns[i]
+        elif unsigned_t is uint8_t:
+            nnr_split_low8(patterns, levels, length, holes, zeros, s)
+        elif unsigned_t is uint16_t:
+            nnr_split_low16(patterns, levels, length, holes, zeros, s)
+        elif unsigned_t is uint32_t:
+            nnr_split_low32(patterns, levels, length, holes, zeros, s)
+        else:
+            nnr_split_low64(patterns, levels, length, holes, zeros, s)
+        patterns += length
+        levels += length
+    return (lost & nnr_ones(zeros)) != 0
 
 
 cdef void _join_low(const int32_t *levels, const uint8_t *zero_rows, int64_t rows, int64_t length, int holes, int zeros,
-                    NnrStream *stream, unsigned_t *patterns) noexcept nogil:
-    cdef NnrStream s = stream[0]
-    cdef int64_t i, row
+                    NnrStream *s, unsigned_t *patterns) noexcept nogil:
+    cdef int64_t row
     for row in range(rows):
-        if not zero_rows[row]:
-            for i in range(row * length, row * length + length):
-                if levels[i] < 0 or levels[i] >= holes:
-                    patterns[i] |= <unsigned_t>nnr_take(&s, zeros)
-    stream[0] = s
+        if zero_rows[row]:
+            pass
+        elif unsigned_t is uint8_t:
+            nnr_join_low8(levels, patterns, length, holes, zeros, s)
+        elif unsigned_t is uint16_t:
+            nnr_join_low16(levels, patterns, length, holes, zeros, s)
+        elif unsigned_t is uint32_t:
+            nnr_join_low32(levels, patterns, length, holes, zeros, s)
+        else:
+            nnr_join_low64(levels, patterns, length, holes, zeros, s)
+        patterns += length
+        levels += length
 
 
 def split_low(const unsigned_t[::1] patterns not None, const int32_t[::1] levels not None,

@@ -85,7 +85,7 @@ class Cheapest:
             found = self.facts.distinct
         if found is None:
             return 0.0
-        if found.bits / 8 >= self.price:
+        if found.bits / 8 >= self.price or self.facts.array.size <= SAMPLE:
             return found.bits / 8
         levels: npt.NDArray[Any]
         if isinstance(plan.code, PaletteCode):
