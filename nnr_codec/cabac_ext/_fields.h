@@ -202,12 +202,15 @@ typedef struct {
         word fields[NNR_CHUNK], signs = 0, wide = 0; \
         for (; n > 0; n -= NNR_CHUNK, patterns += NNR_CHUNK, levels += NNR_CHUNK) { \
             int i, m = n < NNR_CHUNK ? (int)n : NNR_CHUNK, kept = m; \
-            if (!f.holes) { \
+            for (i = 0; f.holes && i < m; i++) \
+                kept -= (patterns[i] == 0) | (patterns[i] == other); \
+            if (kept == m) { \
                 for (i = 0; i < m; i++) { \
-                    word p = patterns[i], level = pivot - ((p & magnitude) >> f.shift); \
-                    levels[i] = (int32_t)level; \
-                    wide |= (level + bias) >> 16 >> 16; \
+                    word p = patterns[i], first = pivot - ((p & magnitude) >> f.shift); \
+                    word level = first + ((word)f.holes & ((first >> top) - 1)); \
+                    wide |= (level + bias) >> 16 >> 16 | (~first & level) >> top; \
                     signs |= p; \
+                    levels[i] = (int32_t)level; \
                     fields[i] = (p >> f.zeros & mantissa) | p >> f.sign << place; \
                 } \
             } else { \

@@ -34,6 +34,8 @@ EXPONENT_UNARY = 30
 LARGEST, SHORT = (127, 128, 7, 8, 255, 15, 3, 1, 32767, 32768), 16
 #: Channels of a first sample; magnitudes of each channel that the search for a common divisor uses.
 CHANNELS, MAGNITUDES = 4, 64
+#: Smallest magnitudes of each channel, which are compared with multiples of a scale before the others.
+SMALLEST = 64
 #: Largest integer of a grid, and largest one that is not a coincidence: all values of narrow types are on some grid.
 MOST, CERTAIN = 1 << 16, 255
 
@@ -218,11 +220,19 @@ def _refined(
     middle = ((low + high) / 2).astype(work)
     scales: Floats = np.zeros_like(middle)
     for near in (middle, np.nextafter(middle, work.type(0)), np.nextafter(middle, work.type(np.inf))):
-        factors = near[:, None]
-        integers = np.rint(magnitudes / factors).astype(work)
-        products = (integers * factors).astype(stored.dtype).astype(np.float64)
-        fits = (products == magnitudes).all(axis=1) & (integers[:, -1] <= MOST)
+        fits = _are_multiples(magnitudes[:, :SMALLEST], near, stored)
+        if fits.any():
+            fits &= _are_multiples(magnitudes, near, stored)
         scales = np.where((scales == 0) & fits, near, scales)
         if scales.all():
             break
     return scales
+
+
+def _are_multiples(magnitudes: Doubles, scales: Floats, stored: StoredType) -> npt.NDArray[np.bool_]:
+    """Return whether the magnitudes of each channel are rounded multiples of its scale, by at most MOST."""
+    factors = scales[:, None]
+    integers = np.rint(magnitudes / factors).astype(scales.dtype)
+    products = (integers * factors).astype(stored.dtype).astype(np.float64)
+    found: npt.NDArray[np.bool_] = (products == magnitudes).all(axis=1) & (integers[:, -1] <= MOST)
+    return found
