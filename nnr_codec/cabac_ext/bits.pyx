@@ -311,7 +311,7 @@ def count_patterns(const unsigned_t[::1] patterns not None, int shift, int64_t[:
     cdef int64_t *b
     cdef int bits = 8 * sizeof(unsigned_t)
     if not 0 <= shift < bits or bits - shift > 32 or counts.shape[1] != <int64_t>1 << (bits - shift) or not counts.shape[0]:
-        raise ValueError("counts have not one column for each number")
+        raise ValueError("counts do not have one column for each number")
     a, b = &counts[0, 0], &counts[counts.shape[0] - 1, 0]
     with nogil:
         for i in range(0, n - 1, 2):
@@ -326,7 +326,7 @@ def look_up(const narrow_t[::1] patterns not None, const int32_t[::1] table not 
     cdef int32_t least = INT32_MAX
     same_length(patterns.shape[0], n)
     if table.shape[0] != <int64_t>1 << (8 * sizeof(narrow_t)):
-        raise ValueError("the table has not one entry for each pattern")
+        raise ValueError("the table does not have one entry for each pattern")
     with nogil:
         for i in range(n):
             levels[i] = table[patterns[i]]

@@ -152,3 +152,25 @@ def divisors(
     out : ndarray of float64, shape (n,)
         Output: the divisors.
     """
+
+def narrowed(
+    magnitudes: npt.NDArray[np.float64],
+    least: npt.NDArray[np.float64],
+    error: npt.NDArray[np.float64],
+    estimates: npt.NDArray[np.float64],
+    mosts: npt.NDArray[np.float64],
+) -> None:
+    """Move the estimated scale of each channel to the middle of an interval.
+
+    All arrays are C-contiguous. For each number in `mosts`, in turn, the interval is narrowed to the scales whose
+    multiples are between `least` and `magnitudes + error`, for magnitudes of at most this multiple of the estimate, and
+    the estimate moves into the interval.
+
+    Parameters
+    ----------
+    magnitudes, least, error : ndarray of float64, shape (channels, n)
+        `magnitudes` are in ascending order.
+    estimates : ndarray of float64, shape (channels,)
+        Input and output.
+    mosts : ndarray of float64, shape (k,)
+    """

@@ -295,6 +295,28 @@ def divisors(const double[:, ::1] magnitudes not None, const double[:, ::1] erro
             out[i] = divisor(&magnitudes[i, 0], &error[i, 0], width, columns, most)
 
 
+def narrowed(const double[:, ::1] magnitudes not None, const double[:, ::1] least not None,
+             const double[:, ::1] error not None, double[::1] estimates not None, const double[::1] mosts not None):
+    cdef int64_t i, j, k, n = magnitudes.shape[0], width = magnitudes.shape[1]
+    cdef double low, high, estimate, times
+    if (least.shape[0] != n or least.shape[1] != width or error.shape[0] != n or error.shape[1] != width
+            or estimates.shape[0] != n):
+        raise ValueError("magnitudes, least, error and estimates differ in shape")
+    with nogil:
+        for i in range(n):
+            low, high, estimate = 0, inf, estimates[i]
+            for k in range(mosts.shape[0]):
+                for j in range(width):
+                    times = rint(magnitudes[i, j] / estimate)
+                    if times > mosts[k]:
+                        break
+                    if times > 0:
+                        low = max(low, least[i, j] / times)
+                        high = min(high, (magnitudes[i, j] + error[i, j]) / times)
+                estimate = min(max(estimate, low), high)
+            estimates[i] = (low + high) / 2
+
+
 cdef double divisor(const double *values, const double *errors, int64_t width, const int64_t[::1] columns,
                     double most) noexcept nogil:
     cdef int64_t first = 0, k

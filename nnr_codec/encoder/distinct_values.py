@@ -16,8 +16,7 @@ from ..dtypes import StoredType
 SAMPLE, SHARE = 16_384, 0.95
 #: Items of a chunk: its temporary arrays take at most 2 MB.
 CHUNK = 1 << 18
-#: Number of counters up to which even and odd items are counted apart, so that equal neighbours do not wait for each
-#: other.
+#: Counters up to which items with even and odd index have separate ones: increments of the same counter wait.
 TWO_ROWS = 1 << 12
 
 Patterns = npt.NDArray[np.unsignedinteger[Any]]
@@ -57,7 +56,7 @@ def distinct(
 ) -> Distinct | None:
     """Return the distinct items; None if they are more than ``most``, or more than a ``share`` of a sample.
 
-    ``counts`` is the result of :func:`count_patterns`, required for items of at most 16 bits; a sample is then not needed.
+    ``counts`` is the result of :func:`count_patterns`, required for items of at most 16 bits. No sample is then needed.
     """
     if counts is not None:
         found = counts.nonzero()[0].astype(patterns.dtype)
@@ -84,7 +83,8 @@ def count_patterns(patterns: Patterns, shift: int = 0) -> npt.NDArray[np.int64]:
     columns = 1 << (8 * patterns.itemsize - shift)
     counts = np.zeros((2 if columns <= TWO_ROWS else 1, columns), np.int64)
     bits.count_patterns(patterns, shift, counts)
-    return counts.sum(axis=0) if len(counts) > 1 else counts[0]
+    found: npt.NDArray[np.int64] = counts.sum(axis=0)
+    return found
 
 
 def sample(items: npt.NDArray[Any], about: int = SAMPLE) -> npt.NDArray[Any]:

@@ -37,8 +37,8 @@ SURPLUS, GAIN = 1.003, 2.0**-9
 TINY = UNIT_BYTES + RECORD_BYTES + CODE_BYTES
 #: Bits of a level or a codebook entry, without the sign.
 LEVEL_BITS = 31
-#: Share of the entropy of bins that no estimate is expected to fall below: contexts adapt to parts of a tensor.
-CERTAIN = 0.95
+#: Estimates of at least this share of the entropy of bins are expected, although contexts adapt to parts of a tensor.
+BOUND = 0.95
 #: Values of a sample that is tried before all values.
 GLANCE = 1024
 
@@ -94,7 +94,7 @@ class Cheapest:
             levels = np.rint(found.patterns.view(self.facts.stored.dtype).astype(np.float64) / plan.step)
         else:
             return found.bits / 8
-        return max(found.bits, CERTAIN * binarized_bits(levels, found.counts)) / 8
+        return max(found.bits, BOUND * binarized_bits(levels, found.counts)) / 8
 
 
 def exact(facts: TensorFacts) -> TensorPlan:

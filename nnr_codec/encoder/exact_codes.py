@@ -87,13 +87,12 @@ def _exponent_histogram(facts: TensorFacts, mantissa: int) -> tuple[npt.NDArray[
     stored = facts.stored
     shift = stored.mantissa - mantissa
     counts = facts.pattern_counts
-    if counts is None:
-        by_sign = count_patterns(facts.patterns, shift).reshape(2, -1)
-        sign = facts.patterns.dtype.type(1 << (stored.bits - 1))
-        zeros = [facts.patterns.size - np.count_nonzero(facts.patterns)] if by_sign[0, 0] else [0]
-        zeros.append(np.count_nonzero(facts.patterns == sign) if by_sign[1, 0] else 0)
-        return by_sign, np.array(zeros, np.int64)
-    return counts.reshape(2, -1, 1 << shift).sum(axis=2), counts[:: len(counts) // 2].copy()
+    if counts is not None:
+        return counts.reshape(2, -1, 1 << shift).sum(axis=2), counts[:: len(counts) // 2].copy()
+    by_sign = count_patterns(facts.patterns, shift).reshape(2, -1)
+    zeros = (facts.patterns.dtype.type(sign << (stored.bits - 1)) for sign in range(2))
+    found = [by_sign[sign, 0] and np.count_nonzero(facts.patterns == zero) for sign, zero in enumerate(zeros)]
+    return by_sign, np.array(found, np.int64)
 
 
 def _low_zeros(facts: TensorFacts, most: int) -> tuple[int, bytes | None, float]:
@@ -168,7 +167,7 @@ def _of_channels(channels: npt.NDArray[Any], stored: StoredType, work: np.dtype[
 def _magnitudes(stored: StoredType, values: npt.NDArray[Any]) -> Doubles:
     """Return magnitudes of each channel in ascending order, shape (channels, n); without repetition for one channel."""
     sizes = np.abs(as_floats(stored, values))
-    return (np.sort(sizes, axis=1) if len(sizes) > 1 else np.unique(sizes)[None]).astype(np.float64)
+    return (np.sort(sizes, axis=1) if len(sizes) > 1 else np.unique(sizes)[None]).astype(np.float64, order="C")
 
 
 def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Floats | None:
@@ -183,7 +182,8 @@ def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Flo
     error: Doubles = np.ldexp(1.0, np.maximum(exponents, subnormal) - 2 - stored.mantissa)
     least = magnitudes - np.where((fractions == 0.5) & (exponents > subnormal), error / 2, error)
     scales: Floats = (largest == 0).astype(work)
-    for integer in (0, *LARGEST) if stored.mantissa < SHORT else (0,):
+    fewest = counts.min()
+    for integer in (0, *(k for k in LARGEST if k >= fewest)) if stored.mantissa < SHORT else (0,):
         estimates = np.where(counts <= integer, largest / integer, 0) if integer else _divisors(magnitudes, error)
         left = ((scales == 0) & (estimates > 0)).nonzero()[0]
         if len(left):
@@ -198,7 +198,7 @@ def _divisors(magnitudes: Doubles, error: Doubles) -> Doubles:
     width = magnitudes.shape[1]
     columns = np.linspace(0, width - 1, min(width, MAGNITUDES)).astype(np.int64)
     found = np.empty(len(magnitudes))
-    quantizer.divisors(np.ascontiguousarray(magnitudes), np.ascontiguousarray(error), columns, MOST, found)
+    quantizer.divisors(magnitudes, error, columns, MOST, found)
     return found
 
 
@@ -210,14 +210,9 @@ def _refined(
     Each magnitude of at least ``least`` limits the scale to the interval in which its multiple rounds to the magnitude;
     larger magnitudes give narrower intervals.
     """
-    low, high = np.zeros(len(estimates)), np.full(len(estimates), np.inf)
-    for most in (15, 63, 255, MOST) if stored.mantissa < SHORT else (MOST,):
-        integers = np.rint(magnitudes / estimates[:, None])
-        integers[(integers == 0) | (integers > most)] = np.nan
-        low = np.fmax(low, np.fmax.reduce(least / integers, axis=1))
-        high = np.fmin(high, np.fmin.reduce((magnitudes + error) / integers, axis=1))
-        estimates = estimates.clip(low, high)
-    middle = ((low + high) / 2).astype(work)
+    mosts = np.array((15, 63, 255, MOST) if stored.mantissa < SHORT else (MOST,), np.float64)
+    quantizer.narrowed(magnitudes, least, error, estimates, mosts)
+    middle = estimates.astype(work)
     scales: Floats = np.zeros_like(middle)
     for near in (middle, np.nextafter(middle, work.type(0)), np.nextafter(middle, work.type(np.inf))):
         fits = _are_multiples(magnitudes[:, :SMALLEST], near, stored)

@@ -68,9 +68,7 @@ def estimated(facts: TensorFacts, plan: TensorPlan) -> tuple[float, Array, Tenso
 
 
 def binarized_bits(levels: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> float:
-    """Return the entropy of the bins of levels (10.2.1.5) if bins of a context are independent.
-
-    It is that of the best cabac_unary_length_minus1 of the usual candidates.
+    """Return the entropy of the bins of levels (10.2.1.5) if bins are independent, for the best unary length.
 
     Parameters
     ----------
@@ -80,30 +78,28 @@ def binarized_bits(levels: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> f
     """
     lengths = np.array(UNARY_LENGTHS)
     escapes = (1 << np.arange(32)) + 1 + lengths[:, None]  # least magnitude of each abs_level_greater_x2
-    order, negative = np.argsort(np.abs(levels), kind="stable"), levels < 0
-    whole, zero = int(counts.sum()), int(counts[levels == 0].sum())
-    bits = _bin_bits(whole, zero) + _bin_bits(whole - zero, int(counts[negative].sum()))
-    of_length = np.zeros(len(lengths))
-    for sign in (False, True):
-        some = order[(negative[order] == sign) & (levels[order] != 0)]
+    whole, nonzero = int(counts.sum()), int(counts[levels != 0].sum())
+    bits = _bin_bits(whole, nonzero) + _bin_bits(nonzero, int(counts[levels < 0].sum()))
+    costs = np.zeros(len(lengths))
+    for some in (levels > 0, levels < 0):  # contexts depend on the sign
         magnitudes = np.abs(levels[some])
-        below = np.append(0, counts[some].cumsum())
-
-        def at_least(least: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            return below[-1] - below[np.searchsorted(magnitudes, least)]  # noqa: B023
-
-        unary, above = at_least(np.arange(1, lengths[-1] + 3)), at_least(escapes)
-        of_length += _bin_bits(unary[:-1], unary[1:]).cumsum()[lengths]
-        of_length += (_bin_bits(above[:, :-1], above[:, 1:]) + (above[:, :-1] - above[:, 1:]) * np.arange(31)).sum(axis=1)
-    return float(bits + of_length.min())
+        order = np.argsort(magnitudes)
+        sums = np.append(counts[some][order][::-1].cumsum()[::-1], 0)
+        unary, above = (
+            sums[np.searchsorted(magnitudes, least, sorter=order)] for least in (np.arange(1, lengths[-1] + 3), escapes)
+        )
+        costs += _bin_bits(unary[:-1], unary[1:]).cumsum()[lengths]
+        ended = above[:, :-1] - above[:, 1:]
+        costs += (_bin_bits(above[:, :-1], above[:, 1:]) + ended * np.arange(31)).sum(axis=1)
+    return float(bits + costs.min())
 
 
 def _bin_bits(bins: npt.ArrayLike, ones: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return the entropy of numbers of bins with numbers of ones."""
-    terms: list[npt.NDArray[np.float64]] = []
-    for count in (np.asarray(bins), np.asarray(ones), np.asarray(bins) - np.asarray(ones)):
-        terms.append(count * np.log2(np.maximum(count, 1)))
-    return terms[0] - terms[1] - terms[2]
+    counts = np.array([bins, ones, np.subtract(bins, ones)], np.float64)
+    terms = counts * np.log2(np.maximum(counts, 1))
+    bits: npt.NDArray[np.float64] = terms[0] - terms[1] - terms[2]
+    return bits
 
 
 def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:
