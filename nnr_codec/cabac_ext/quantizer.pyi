@@ -83,7 +83,7 @@ def survey(x: Real) -> tuple[float, float, float, int, float]:
     """
 
 def grid(x: Real, bits: int) -> tuple[int, int, float] | None:
-    """Return the coarsest grid of multiples that contains all values. `x` has shape (n,) and may be strided.
+    """Return the coarsest grid of multiples that contains all values. `x` has shape (n,).
 
     Returns the largest `exponent` such that all values are multiples of 2**exponent, the greatest common divisor of the
     quotients (odd; 0 if all values are 0), and the largest magnitude. Returns None if a value is not finite or is -0.0,

@@ -187,7 +187,7 @@ class TensorFacts:
     def _widened(self) -> npt.NDArray[np.float32]:
         return float32_of(self.stored, self.patterns).reshape(self.array.shape)
 
-    @property
+    @cached_property
     def value_set(self) -> npt.NDArray[np.floating[Any]]:
         """Flat values in a numpy float type, without repetition if items have at most 16 bits."""
         counts = self.pattern_counts
