@@ -1,8 +1,8 @@
 /* Streams of bit fields, and the split of floats into levels and fields (docs/reference/side-information.md).
 
-   Floats are processed NNR_CHUNK at a time: one loop, which compilers vectorize, computes levels and fields, and another
-   one packs the fields. Fields of at most NNR_WIDE bits are packed and unpacked with 8-byte accesses while the stream has
-   8 more bytes. tests/sideinfo/test_bits.py compares the streams with their definition. */
+   Floats are processed NNR_CHUNK at a time: one loop, which compilers vectorize, computes levels and fields, and
+   another one packs the fields. Fields of at most NNR_WIDE bits are packed and unpacked with 8-byte accesses while the
+   stream has 8 more bytes. tests/sideinfo/test_bits.py compares the streams with their definition. */
 #ifndef NNR_FIELDS_H
 #define NNR_FIELDS_H
 

@@ -96,8 +96,8 @@ typedef struct {
 /* Values between two checks of the exponents. */
 #define NNR_BLOCK_OF_BITS (1 << 14)
 
-/* Return 1 if values are finite, not -0.0, and have at most `bits` bits from the highest to the lowest one of all. Ors of
-   mantissas are collected for each exponent, in two tables, since equal exponents in succession would wait. */
+/* Return 1 if values are finite, not -0.0, and have at most `bits` bits from the highest to the lowest one of all. The
+   bits of mantissas are collected for each exponent, in two tables: accesses to the same entry would wait. */
 #define NNR_BINARY(name, real, word, mantissa_bits, exponents) \
     static int name(const real *x, int64_t n, int bits, NnrBinary *found) \
     { \

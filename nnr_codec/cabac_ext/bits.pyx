@@ -306,19 +306,24 @@ def join_integers(const int32_t[::1] levels not None, const uint8_t[::1] stream 
 
 # ------------------------------------------------------------------------------------------------ all patterns
 def count_patterns(const unsigned_t[::1] patterns not None, int shift, int64_t[:, ::1] counts not None):
-    cdef int64_t i, n = patterns.shape[0]
+    cdef int64_t i, done, stop, n = patterns.shape[0]
     cdef int64_t *a
     cdef int64_t *b
     cdef int bits = 8 * sizeof(unsigned_t)
-    if not 0 <= shift < bits or bits - shift > 32 or counts.shape[1] != <int64_t>1 << (bits - shift) or not counts.shape[0]:
+    if (not 0 <= shift < bits or bits - shift > 32 or counts.shape[1] != <int64_t>1 << (bits - shift)
+            or not counts.shape[0]):
         raise ValueError("counts do not have one column for each number")
     a, b = &counts[0, 0], &counts[counts.shape[0] - 1, 0]
-    with nogil:
-        for i in range(0, n - 1, 2):
-            a[patterns[i] >> shift] += 1
-            b[patterns[i + 1] >> shift] += 1
-        if n & 1:
-            a[patterns[n - 1] >> shift] += 1
+    for done in range(0, n, STEP):
+        stop = min(n, done + STEP)
+        with nogil:
+            for i in range(done, stop - 1, 2):
+                a[patterns[i] >> shift] += 1
+                b[patterns[i + 1] >> shift] += 1
+            if stop & 1:
+                a[patterns[stop - 1] >> shift] += 1
+        PyErr_CheckSignals()
+        check_cancelled()
 
 
 def look_up(const narrow_t[::1] patterns not None, const int32_t[::1] table not None, int32_t[::1] levels not None):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class Distinct:
     patterns: Patterns
     counts: npt.NDArray[np.int64]
 
-    @property
+    @cached_property
     def bits(self) -> float:
         """Zero-order entropy of all items."""
         return entropy_bits(self.counts)
