@@ -32,7 +32,7 @@ EXTENSIONS = [
     ),
     extension("quantizer", "_dispatch.h", "_tables.h", "_trellis.h", "_values.h"),
     extension("surgeon", "_tables.h"),
-    extension("bits"),
+    extension("bits", "_dispatch.h", "_fields.h"),
 ]
 ARGUMENTS = {
     "packages": [*find_packages(include=["nnr_codec*"]), "nnr_cli"],

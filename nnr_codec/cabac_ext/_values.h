@@ -86,6 +86,64 @@ static inline uint64_t nnr_pattern(double v)
 NNR_POWER(nnr_power32, float, nnr_extent32)
 NNR_POWER(nnr_power64, double, nnr_extent64)
 
+/* Exponents of the multiples of a power of two that all values are. */
+typedef struct {
+    int lowest;     /* exponent of the lowest bit of all values */
+    int highest;    /* smallest exponent whose power of two exceeds all magnitudes */
+    double largest; /* largest magnitude */
+} NnrBinary;
+
+/* Values between two checks of the exponents. */
+#define NNR_BLOCK_OF_BITS (1 << 14)
+
+/* Return 1 if values are finite, not -0.0, and have at most `bits` bits from the highest to the lowest one of all. The
+   bits of mantissas are collected for each exponent, in two tables: accesses to the same entry would wait. */
+#define NNR_BINARY(name, real, word, mantissa_bits, exponents) \
+    static int name(const real *x, int64_t n, int bits, NnrBinary *found) \
+    { \
+        const word hidden = (word)1 << mantissa_bits, sign = (word)1 << (8 * sizeof(word) - 1); \
+        const int bias = exponents / 2 - 1 + mantissa_bits; \
+        word seen[2][exponents] = {{0}}, largest = 0; \
+        int64_t start, i; \
+        int e, negative_zero = 0; \
+        for (start = 0; start < n; start = i) { \
+            int64_t stop = start + NNR_BLOCK_OF_BITS < n ? start + NNR_BLOCK_OF_BITS : n; \
+            found->lowest = 1 << 16; \
+            found->highest = -(1 << 16); \
+            for (i = start; i < stop; i++) { \
+                word p, magnitude; \
+                memcpy(&p, x + i, sizeof p); \
+                negative_zero |= p == sign; \
+                magnitude = p & ~sign; \
+                largest = magnitude > largest ? magnitude : largest; \
+                seen[i & 1][magnitude >> mantissa_bits] |= magnitude; \
+            } \
+            if (negative_zero || largest >> mantissa_bits == exponents - 1) \
+                return 0; \
+            for (e = 0; e <= (int)(largest >> mantissa_bits); e++) { \
+                word all = seen[0][e] | seen[1][e]; \
+                int low = (e ? e : 1) - bias; \
+                if (!all) \
+                    continue; \
+                all = e ? (all & (hidden - 1)) | hidden : all; \
+                for (; !(all & 1); all >>= 1) \
+                    low++; \
+                found->lowest = low < found->lowest ? low : found->lowest; \
+            } \
+            if (largest) { \
+                real value; \
+                memcpy(&value, &largest, sizeof value); \
+                found->largest = value; \
+                frexp(found->largest, &found->highest); \
+                if (found->highest - found->lowest > bits) \
+                    return 0; \
+            } \
+        } \
+        return 1; \
+    }
+NNR_BINARY(nnr_binary32, float, uint32_t, 23, 256)
+NNR_BINARY(nnr_binary64, double, uint64_t, 52, 2048)
+
 /* Add a pattern to a hash set of 2^bits places, at least one of them free; return 1 if the pattern is new. */
 static inline int nnr_add(uint64_t *seen, int bits, uint64_t pattern)
 {
@@ -100,6 +158,17 @@ static inline int nnr_add(uint64_t *seen, int bits, uint64_t pattern)
 }
 
 static inline int nnr_is_whole(double v) { return v - v == 0 && rint(v) == v; }
+
+/* Write the nearest integers of n values times `scale`, ties to even; they fit 32 bits. */
+#define NNR_UNIFORM(name, real) \
+    static void name(const real *x, int64_t n, double scale, int32_t *levels) \
+    { \
+        int64_t i; \
+        for (i = 0; i < n; i++) \
+            levels[i] = (int32_t)(nnr_pattern(x[i] * scale + NNR_ROUND) - nnr_pattern(NNR_ROUND)); \
+    }
+NNR_UNIFORM(nnr_uniform32, float)
+NNR_UNIFORM(nnr_uniform64, double)
 
 /* Number of parallel sums, and number of values in each part; a part is a multiple of NNR_SUMS. */
 #define NNR_SUMS 16

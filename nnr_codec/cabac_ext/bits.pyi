@@ -97,3 +97,13 @@ def join_integers(
     `first` and `last` are level and field of the smallest and the largest integer of the type. Raises ElementError for
     an integer outside them.
     """
+
+def count_patterns(patterns: Patterns, shift: int, counts: npt.NDArray[np.int64]) -> None:
+    """Add the numbers of patterns with each value of the bits from `shift` up.
+
+    `counts` has one column for each value, and rows whose sum is the result: the first row has the patterns with even
+    index, and the last one those with odd index. Raises ValueError for other columns.
+    """
+
+def look_up(patterns: Patterns, table: Levels, levels: Levels) -> None:
+    """Write the entry of `table` for each pattern of 8 or 16 bits; ValueError if an entry is -2**31."""

@@ -15,23 +15,45 @@ ctypedef fused unsigned_t:
     uint32_t
     uint64_t
 
+ctypedef fused narrow_t:
+    uint8_t
+    uint16_t
+
 cdef int64_t STEP = 1 << 20  # elements between two checks for pending signals and cancellation
 
-cdef struct Stream:
-    uint8_t *at
-    uint8_t *end
-    uint64_t pending  # bits not written yet, or read and not used yet; zeros above them
-    int count  # number of pending bits, below 64
-    bint over  # fields need more bytes than the stream has
-
-# Positions of level, field and sign in patterns of floats.
-cdef struct Fields:
-    int sign  # the bit of the sign
-    int shift  # the lowest bit of the level
-    int zeros  # the lowest bit of the field
-    uint64_t pivot
-    int holes  # levels from 0 on that are reserved for +0.0 and -0.0
-    bint signs  # fields have a sign bit
+cdef extern from "_fields.h" nogil:
+    ctypedef struct NnrStream:
+        uint8_t *at
+        uint8_t *end
+        uint64_t pending
+        int count
+        int over
+    ctypedef struct NnrFloats:
+        int sign
+        int shift
+        int zeros
+        uint64_t pivot
+        int holes
+        int signs
+    uint64_t nnr_ones(int width)
+    void nnr_put(NnrStream *s, uint64_t field, int width)
+    uint64_t nnr_take(NnrStream *s, int width)
+    int nnr_split8(const uint8_t *patterns, int32_t *levels, int64_t n, NnrFloats f, NnrStream *s)
+    int nnr_split16(const uint16_t *patterns, int32_t *levels, int64_t n, NnrFloats f, NnrStream *s)
+    int nnr_split32(const uint32_t *patterns, int32_t *levels, int64_t n, NnrFloats f, NnrStream *s)
+    int nnr_split64(const uint64_t *patterns, int32_t *levels, int64_t n, NnrFloats f, NnrStream *s)
+    int nnr_join8(const int32_t *levels, uint8_t *patterns, int64_t n, NnrFloats f, NnrStream *s)
+    int nnr_join16(const int32_t *levels, uint16_t *patterns, int64_t n, NnrFloats f, NnrStream *s)
+    int nnr_join32(const int32_t *levels, uint32_t *patterns, int64_t n, NnrFloats f, NnrStream *s)
+    int nnr_join64(const int32_t *levels, uint64_t *patterns, int64_t n, NnrFloats f, NnrStream *s)
+    void nnr_split_low8(const uint8_t *patterns, const int32_t *levels, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_split_low16(const uint16_t *patterns, const int32_t *levels, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_split_low32(const uint32_t *patterns, const int32_t *levels, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_split_low64(const uint64_t *patterns, const int32_t *levels, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_join_low8(const int32_t *levels, uint8_t *patterns, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_join_low16(const int32_t *levels, uint16_t *patterns, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_join_low32(const int32_t *levels, uint32_t *patterns, int64_t n, int holes, int zeros, NnrStream *s)
+    void nnr_join_low64(const int32_t *levels, uint64_t *patterns, int64_t n, int holes, int zeros, NnrStream *s)
 
 # Level and field of the smallest and the largest integer of the type.
 cdef struct Bounds:
@@ -39,63 +61,8 @@ cdef struct Bounds:
     uint64_t first_field, last_field
 
 
-cdef inline uint64_t ones(int width) noexcept nogil:
-    return UINT64_MAX >> (64 - width) if width else 0
-
-
-cdef inline void store(uint8_t *at, uint64_t word) noexcept nogil:
-    at[0], at[1], at[2], at[3] = <uint8_t>word, <uint8_t>(word >> 8), <uint8_t>(word >> 16), <uint8_t>(word >> 24)
-    at[4], at[5], at[6], at[7] = (
-        <uint8_t>(word >> 32), <uint8_t>(word >> 40), <uint8_t>(word >> 48), <uint8_t>(word >> 56)
-    )
-
-
-cdef inline uint64_t load(const uint8_t *at) noexcept nogil:
-    return (<uint64_t>at[0] | <uint64_t>at[1] << 8 | <uint64_t>at[2] << 16 | <uint64_t>at[3] << 24
-            | <uint64_t>at[4] << 32 | <uint64_t>at[5] << 40 | <uint64_t>at[6] << 48 | <uint64_t>at[7] << 56)
-
-
-cdef inline void put(Stream *s, uint64_t field, int width) noexcept nogil:
-    cdef uint64_t word = s.pending | field << s.count
-    s.count += width
-    if s.count < 64:
-        s.pending = word
-        return
-    s.count -= 64
-    s.pending = field >> (width - s.count) if s.count else 0
-    if s.end - s.at < 8:
-        s.over = True
-        return
-    store(s.at, word)
-    s.at += 8
-
-
-cdef inline uint64_t take(Stream *s, int width) noexcept nogil:
-    cdef uint64_t field = s.pending, word = 0
-    cdef int bits = 64, more = width - s.count
-    if more <= 0:
-        s.pending = field >> width
-        s.count = -more
-        return field & ones(width)
-    if s.end - s.at >= 8:
-        word = load(s.at)
-        s.at += 8
-    else:
-        bits = 8 * <int>(s.end - s.at)
-        while s.at < s.end:
-            s.end -= 1
-            word = word << 8 | s.end[0]
-        if bits < more:
-            s.over = True
-            bits = more
-    field = (field | word << s.count) & ones(width)
-    s.pending = word >> more if more < 64 else 0
-    s.count = bits - more
-    return field
-
-
-cdef Stream opened(const uint8_t[::1] stream) noexcept:
-    cdef Stream s
+cdef NnrStream opened(const uint8_t[::1] stream) noexcept:
+    cdef NnrStream s
     s.at = s.end = NULL
     if stream.shape[0]:
         s.at = <uint8_t *>&stream[0]
@@ -104,20 +71,18 @@ cdef Stream opened(const uint8_t[::1] stream) noexcept:
     return s
 
 
-cdef written(Stream *s):
-    while s.count > 0 and s.at < s.end:
-        s.at[0] = <uint8_t>s.pending
-        s.at += 1
-        s.pending >>= 8
-        s.count -= 8
-    if s.over or s.count > 0 or s.at != s.end:
+cdef written(NnrStream *s):
+    if s.count:
+        nnr_put(s, 0, 8 - s.count)
+    if s.over or s.at != s.end:
         raise ValueError("fields and stream differ in length")
 
 
-cdef read(Stream *s):
-    if s.over or s.count >= 8 or s.at != s.end:
+cdef read(NnrStream *s):
+    cdef int rest = s.at[0] >> s.count if s.count else 0
+    if s.over or s.at + (s.count > 0) != s.end:
         raise ValueError("fields and stream differ in length")
-    if s.pending:
+    if rest:
         raise ElementError("the bits after the last field are not 0", rule=Requirement.SIDE_INFORMATION)
 
 
@@ -132,74 +97,33 @@ cdef int64_t row_length(int64_t levels, int64_t rows) except -1:
     return levels // rows
 
 
-cdef Fields fields_of(int bits, int shift, uint64_t pivot, int holes, bint unsigned, int zeros) except *:
-    cdef Fields f
-    if not 0 <= zeros <= shift < bits or not 0 <= holes <= 2:
+cdef NnrFloats floats_of(int bits, int shift, uint64_t pivot, int holes, bint unsigned, int zeros) except *:
+    cdef NnrFloats f
+    if not 0 <= zeros <= shift < bits or not 0 <= holes <= 2 or pivot > nnr_ones(bits - 1) >> shift:
         raise ValueError("the patterns have no such bits")
     f.sign, f.shift, f.zeros, f.pivot, f.holes, f.signs = bits - 1, shift, zeros, pivot, holes, not unsigned
     return f
 
 
 # ------------------------------------------------------------------------------------------------ floats
-cdef int _split_floats(const unsigned_t *patterns, int32_t *levels, int64_t n, Fields f, Stream *stream) noexcept nogil:
-    cdef Stream s = stream[0]  # a local copy stays in registers: writes through byte pointers may alias *stream
-    cdef int64_t i, d
-    cdef uint64_t p, field, signs = 0
-    cdef uint64_t magnitude = ones(f.sign), mantissa = ones(f.shift - f.zeros)
-    cdef int place = f.shift - f.zeros, width = place + f.signs
-    for i in range(n):
-        p = patterns[i]
-        if f.holes and (p == 0 or (f.holes == 2 and p == magnitude + 1)):
-            levels[i] = p != 0
-            continue
-        d = <int64_t>(f.pivot - ((p & magnitude) >> f.shift))
-        if d >= 0:
-            d += f.holes
-        if d < INT32_MIN or d > INT32_MAX:
-            return 1
-        signs |= p
-        levels[i] = <int32_t>d
-        field = (p >> f.zeros) & mantissa
-        if f.signs:
-            field |= p >> f.sign << place
-        put(&s, field, width)
-    stream[0] = s
-    return signs > magnitude and not f.signs
-
-
-cdef int _join_floats(const int32_t *levels, unsigned_t *patterns, int64_t n, Fields f, Stream *stream) noexcept nogil:
-    cdef Stream s = stream[0]  # a local copy stays in registers: writes to `patterns` may alias *stream
-    cdef int64_t i, d
-    cdef uint64_t top, field
-    cdef uint64_t largest = ones(f.sign) >> f.shift, mantissa = ones(f.shift - f.zeros)
-    cdef int place = f.shift - f.zeros, width = place + f.signs
-    for i in range(n):
-        d = levels[i]
-        if d >= 0:
-            if d < f.holes:
-                patterns[i] = <unsigned_t>(<uint64_t>d << f.sign)
-                continue
-            d -= f.holes
-        top = f.pivot - <uint64_t>d
-        if top > largest:
-            return 1
-        field = take(&s, width)
-        patterns[i] = <unsigned_t>(field >> place << f.sign | top << f.shift | (field & mantissa) << f.zeros)
-    stream[0] = s
-    return 0
-
-
 def split_floats(const unsigned_t[::1] patterns not None, int32_t[::1] levels not None, uint8_t[::1] stream not None,
                  *, int shift, uint64_t pivot, int holes, bint unsigned, int zeros):
-    cdef Fields f = fields_of(8 * sizeof(unsigned_t), shift, pivot, holes, unsigned, zeros)
-    cdef Stream s = opened(stream)
+    cdef NnrFloats f = floats_of(8 * sizeof(unsigned_t), shift, pivot, holes, unsigned, zeros)
+    cdef NnrStream s = opened(stream)
     cdef int64_t done, m, n = levels.shape[0]
     cdef int wrong
     same_length(patterns.shape[0], n)
     for done in range(0, n, STEP):
         m = min(n - done, STEP)
         with nogil:
-            wrong = _split_floats(&patterns[done], &levels[done], m, f, &s)
+            if unsigned_t is uint8_t:
+                wrong = nnr_split8(&patterns[done], &levels[done], m, f, &s)
+            elif unsigned_t is uint16_t:
+                wrong = nnr_split16(&patterns[done], &levels[done], m, f, &s)
+            elif unsigned_t is uint32_t:
+                wrong = nnr_split32(&patterns[done], &levels[done], m, f, &s)
+            else:
+                wrong = nnr_split64(&patterns[done], &levels[done], m, f, &s)
         if wrong:
             raise ValueError("a sign bit is set, or a level exceeds 32 bits")
         PyErr_CheckSignals()
@@ -209,15 +133,22 @@ def split_floats(const unsigned_t[::1] patterns not None, int32_t[::1] levels no
 
 def join_floats(const int32_t[::1] levels not None, const uint8_t[::1] stream not None,
                 unsigned_t[::1] patterns not None, *, int shift, uint64_t pivot, int holes, bint unsigned, int zeros):
-    cdef Fields f = fields_of(8 * sizeof(unsigned_t), shift, pivot, holes, unsigned, zeros)
-    cdef Stream s = opened(stream)
+    cdef NnrFloats f = floats_of(8 * sizeof(unsigned_t), shift, pivot, holes, unsigned, zeros)
+    cdef NnrStream s = opened(stream)
     cdef int64_t done, m, n = levels.shape[0]
     cdef int wrong
     same_length(patterns.shape[0], n)
     for done in range(0, n, STEP):
         m = min(n - done, STEP)
         with nogil:
-            wrong = _join_floats(&levels[done], &patterns[done], m, f, &s)
+            if unsigned_t is uint8_t:
+                wrong = nnr_join8(&levels[done], &patterns[done], m, f, &s)
+            elif unsigned_t is uint16_t:
+                wrong = nnr_join16(&levels[done], &patterns[done], m, f, &s)
+            elif unsigned_t is uint32_t:
+                wrong = nnr_join32(&levels[done], &patterns[done], m, f, &s)
+            else:
+                wrong = nnr_join64(&levels[done], &patterns[done], m, f, &s)
         if wrong:
             raise ElementError("a level is outside the exponents of the type", rule=Requirement.SIDE_INFORMATION)
         PyErr_CheckSignals()
@@ -227,35 +158,47 @@ def join_floats(const int32_t[::1] levels not None, const uint8_t[::1] stream no
 
 # ------------------------------------------------------------------------------------------------ low bits of floats
 cdef bint _split_low(const unsigned_t *patterns, const int32_t *levels, const uint8_t *zero_rows, int64_t rows,
-                     int64_t length, int holes, int zeros, Stream *stream) noexcept nogil:
-    cdef Stream s = stream[0]
+                     int64_t length, int holes, int zeros, NnrStream *s) noexcept nogil:
     cdef int64_t i, row
-    cdef uint64_t mask = ones(zeros), lost = 0
+    cdef unsigned_t lost = 0
     for row in range(rows):
-        for i in range(row * length, row * length + length):
-            if zero_rows[row]:
-                lost |= patterns[i] & mask
-            elif levels[i] < 0 or levels[i] >= holes:
-                put(&s, patterns[i] & mask, zeros)
-    stream[0] = s
-    return lost != 0
+        if zero_rows[row]:
+            for i in range(length):
+                lost |= patterns[i]
+        elif unsigned_t is uint8_t:
+            nnr_split_low8(patterns, levels, length, holes, zeros, s)
+        elif unsigned_t is uint16_t:
+            nnr_split_low16(patterns, levels, length, holes, zeros, s)
+        elif unsigned_t is uint32_t:
+            nnr_split_low32(patterns, levels, length, holes, zeros, s)
+        else:
+            nnr_split_low64(patterns, levels, length, holes, zeros, s)
+        patterns += length
+        levels += length
+    return (lost & nnr_ones(zeros)) != 0
 
 
 cdef void _join_low(const int32_t *levels, const uint8_t *zero_rows, int64_t rows, int64_t length, int holes, int zeros,
-                    Stream *stream, unsigned_t *patterns) noexcept nogil:
-    cdef Stream s = stream[0]
-    cdef int64_t i, row
+                    NnrStream *s, unsigned_t *patterns) noexcept nogil:
+    cdef int64_t row
     for row in range(rows):
-        if not zero_rows[row]:
-            for i in range(row * length, row * length + length):
-                if levels[i] < 0 or levels[i] >= holes:
-                    patterns[i] |= <unsigned_t>take(&s, zeros)
-    stream[0] = s
+        if zero_rows[row]:
+            pass
+        elif unsigned_t is uint8_t:
+            nnr_join_low8(levels, patterns, length, holes, zeros, s)
+        elif unsigned_t is uint16_t:
+            nnr_join_low16(levels, patterns, length, holes, zeros, s)
+        elif unsigned_t is uint32_t:
+            nnr_join_low32(levels, patterns, length, holes, zeros, s)
+        else:
+            nnr_join_low64(levels, patterns, length, holes, zeros, s)
+        patterns += length
+        levels += length
 
 
 def split_low(const unsigned_t[::1] patterns not None, const int32_t[::1] levels not None,
               const uint8_t[::1] zero_rows not None, uint8_t[::1] stream not None, *, int holes, int zeros):
-    cdef Stream s = opened(stream)
+    cdef NnrStream s = opened(stream)
     cdef int64_t rows = zero_rows.shape[0], n = levels.shape[0], length = row_length(n, rows)
     cdef bint lost
     same_length(patterns.shape[0], n)
@@ -270,7 +213,7 @@ def split_low(const unsigned_t[::1] patterns not None, const int32_t[::1] levels
 
 def join_low(const int32_t[::1] levels not None, const uint8_t[::1] zero_rows not None,
              const uint8_t[::1] stream not None, unsigned_t[::1] patterns not None, *, int holes, int zeros):
-    cdef Stream s = opened(stream)
+    cdef NnrStream s = opened(stream)
     cdef int64_t rows = zero_rows.shape[0], n = levels.shape[0], length = row_length(n, rows)
     same_length(patterns.shape[0], n)
     if not 0 <= zeros <= 64:
@@ -293,8 +236,8 @@ def count_kept(const unsigned_t[::1] items not None, const uint8_t[::1] zero_row
 
 # ------------------------------------------------------------------------------------------------ integers
 cdef void _split_integers(const unsigned_t *patterns, int32_t *levels, int64_t n, uint64_t least, uint64_t origin,
-                          int low, Stream *stream) noexcept nogil:
-    cdef Stream s = stream[0]
+                          int low, NnrStream *stream) noexcept nogil:
+    cdef NnrStream s = stream[0]
     cdef int64_t i
     cdef uint64_t value, d, level
     for i in range(n):
@@ -304,18 +247,18 @@ cdef void _split_integers(const unsigned_t *patterns, int32_t *levels, int64_t n
         if value < origin:
             level |= ~(UINT64_MAX >> low) if low < 64 else UINT64_MAX
         levels[i] = <int32_t>level
-        put(&s, d & ones(low), low)
+        nnr_put(&s, d & nnr_ones(low), low)
     stream[0] = s
 
 
 cdef int _join_integers(const int32_t *levels, unsigned_t *patterns, int64_t n, uint64_t least, uint64_t origin,
-                        int low, Bounds b, Stream *stream) noexcept nogil:
-    cdef Stream s = stream[0]
+                        int low, Bounds b, NnrStream *stream) noexcept nogil:
+    cdef NnrStream s = stream[0]
     cdef int64_t i, level
     cdef uint64_t field
     for i in range(n):
         level = levels[i]
-        field = take(&s, low)
+        field = nnr_take(&s, low)
         if level < b.first or level > b.last or (level == b.first and field < b.first_field) or (
                 level == b.last and field > b.last_field):
             return 1
@@ -326,7 +269,7 @@ cdef int _join_integers(const int32_t *levels, unsigned_t *patterns, int64_t n, 
 
 def split_integers(const unsigned_t[::1] patterns not None, int32_t[::1] levels not None, uint8_t[::1] stream not None,
                    *, uint64_t least, uint64_t origin, int low):
-    cdef Stream s = opened(stream)
+    cdef NnrStream s = opened(stream)
     cdef int64_t done, m, n = levels.shape[0]
     same_length(patterns.shape[0], n)
     if not 0 <= low <= 64:
@@ -342,7 +285,7 @@ def split_integers(const unsigned_t[::1] patterns not None, int32_t[::1] levels 
 
 def join_integers(const int32_t[::1] levels not None, const uint8_t[::1] stream not None,
                   unsigned_t[::1] patterns not None, *, uint64_t least, uint64_t origin, int low, first, last):
-    cdef Stream s = opened(stream)
+    cdef NnrStream s = opened(stream)
     cdef int64_t done, m, n = levels.shape[0]
     cdef Bounds b
     cdef int wrong
@@ -359,3 +302,39 @@ def join_integers(const int32_t[::1] levels not None, const uint8_t[::1] stream 
         PyErr_CheckSignals()
         check_cancelled()
     read(&s)
+
+
+# ------------------------------------------------------------------------------------------------ all patterns
+def count_patterns(const unsigned_t[::1] patterns not None, int shift, int64_t[:, ::1] counts not None):
+    cdef int64_t i, done, stop, n = patterns.shape[0]
+    cdef int64_t *a
+    cdef int64_t *b
+    cdef int bits = 8 * sizeof(unsigned_t)
+    if (not 0 <= shift < bits or bits - shift > 32 or counts.shape[1] != <int64_t>1 << (bits - shift)
+            or not counts.shape[0]):
+        raise ValueError("counts do not have one column for each number")
+    a, b = &counts[0, 0], &counts[counts.shape[0] - 1, 0]
+    for done in range(0, n, STEP):
+        stop = min(n, done + STEP)
+        with nogil:
+            for i in range(done, stop - 1, 2):
+                a[patterns[i] >> shift] += 1
+                b[patterns[i + 1] >> shift] += 1
+            if stop & 1:
+                a[patterns[stop - 1] >> shift] += 1
+        PyErr_CheckSignals()
+        check_cancelled()
+
+
+def look_up(const narrow_t[::1] patterns not None, const int32_t[::1] table not None, int32_t[::1] levels not None):
+    cdef int64_t i, n = levels.shape[0]
+    cdef int32_t least = INT32_MAX
+    same_length(patterns.shape[0], n)
+    if table.shape[0] != <int64_t>1 << (8 * sizeof(narrow_t)):
+        raise ValueError("the table does not have one entry for each pattern")
+    with nogil:
+        for i in range(n):
+            levels[i] = table[patterns[i]]
+            least = min(least, levels[i])
+    if least == INT32_MIN:
+        raise ValueError("a value is not in the palette")

@@ -618,9 +618,10 @@ cdef check_levels(TensorSyntax syntax, levels):
         high, low = 1 << 30, -(1 << 30)
     if syntax.t.limited:
         high, low = min(high, syntax.t.max_positive), max(low, -syntax.t.max_negative)
-    least, most = bounds(levels)
-    if most > high or least < low:
-        raise EncodeError(f"levels from {least} to {most}: allowed here are {low} to {high} (10.2.1.5)")
+    if syntax.t.dq or syntax.t.limited or levels.dtype != np.int32:
+        least, most = bounds(levels)
+        if most > high or least < low:
+            raise EncodeError(f"levels from {least} to {most}: allowed here are {low} to {high} (10.2.1.5)")
     levels = np.ascontiguousarray(levels, np.int32)
     if not levels.flags.writeable:  # Job has a writable view for all coders, although only decoders write to it
         levels = levels.copy()

@@ -83,7 +83,7 @@ def survey(x: Real) -> tuple[float, float, float, int, float]:
     """
 
 def grid(x: Real, bits: int) -> tuple[int, int, float] | None:
-    """Return the coarsest grid of multiples that contains all values. `x` has shape (n,) and may be strided.
+    """Return the coarsest grid of multiples that contains all values. `x` has shape (n,).
 
     Returns the largest `exponent` such that all values are multiples of 2**exponent, the greatest common divisor of the
     quotients (odd; 0 if all values are 0), and the largest magnitude. Returns None if a value is not finite or is -0.0,
@@ -101,6 +101,9 @@ def glance(x: Real, inverse: float) -> tuple[int, bool]:
 
     Values are compared by bit pattern. `x` may be strided.
     """
+
+def count_distinct(items: npt.NDArray[np.uint32] | npt.NDArray[np.uint64]) -> int:
+    """Return the number of distinct items, shape (n,) with any stride."""
 
 def loss(x: Real, y: Real) -> tuple[float, float, int, int]:
     """Compare the values `x` with the decoded values `y`, both of shape (n,) and of the same dtype.
@@ -148,4 +151,26 @@ def divisors(
         Largest permitted quotient of a magnitude and the divisor.
     out : ndarray of float64, shape (n,)
         Output: the divisors.
+    """
+
+def narrowed(
+    magnitudes: npt.NDArray[np.float64],
+    least: npt.NDArray[np.float64],
+    error: npt.NDArray[np.float64],
+    estimates: npt.NDArray[np.float64],
+    mosts: npt.NDArray[np.float64],
+) -> None:
+    """Move the estimated scale of each channel to the middle of an interval.
+
+    All arrays are C-contiguous. For each number in `mosts`, in turn, the interval is narrowed to the scales whose
+    multiples are between `least` and `magnitudes + error`, for magnitudes of at most this multiple of the estimate, and
+    the estimate moves into the interval.
+
+    Parameters
+    ----------
+    magnitudes, least, error : ndarray of float64, shape (channels, n)
+        `magnitudes` are in ascending order.
+    estimates : ndarray of float64, shape (channels,)
+        Input and output.
+    mosts : ndarray of float64, shape (k,)
     """

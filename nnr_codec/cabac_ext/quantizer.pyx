@@ -4,7 +4,7 @@
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.math cimport INFINITY as inf, NAN, fabs, frexp, isfinite, ldexp, rint, signbit
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
 from ..cancellation import check_cancelled
@@ -12,6 +12,10 @@ from ..cancellation import check_cancelled
 ctypedef fused real:
     float
     double
+
+ctypedef fused wide_t:
+    uint32_t
+    uint64_t
 
 cdef extern from "_trellis.h" nogil:
     enum:
@@ -37,6 +41,14 @@ cdef extern from "_trellis.h" nogil:
 cdef extern from "_values.h" nogil:
     int nnr_extent32(const float *x, int64_t n, double *low, double *high)
     int nnr_extent64(const double *x, int64_t n, double *low, double *high)
+    ctypedef struct NnrBinary:
+        int lowest
+        int highest
+        double largest
+    int nnr_binary32(const float *x, int64_t n, int bits, NnrBinary *found)
+    int nnr_binary64(const double *x, int64_t n, int bits, NnrBinary *found)
+    void nnr_uniform32(const float *x, int64_t n, double scale, int32_t *levels)
+    void nnr_uniform64(const double *x, int64_t n, double scale, int32_t *levels)
     double nnr_power32(const float *x, int64_t n)
     double nnr_power64(const double *x, int64_t n)
     int nnr_add(uint64_t *seen, int bits, uint64_t pattern)
@@ -117,13 +129,16 @@ def trellis(const real[::1] x not None, double step, int32_t[::1] levels not Non
 
 
 def uniform(const real[::1] x not None, double step, int32_t[::1] levels not None):
-    cdef int64_t i, n = x.shape[0]
+    cdef int64_t n = x.shape[0]
     cdef double scale = 1 / step
     if levels.shape[0] != n:
         raise ValueError("levels and x differ in length")
-    with nogil:
-        for i in range(n):
-            levels[i] = <int32_t>rint(x[i] * scale)
+    if n:
+        with nogil:
+            if real is float:
+                nnr_uniform32(&x[0], n, scale, &levels[0])
+            else:
+                nnr_uniform64(&x[0], n, scale, &levels[0])
 
 
 def survey(const real[::1] x not None):
@@ -149,41 +164,30 @@ def survey(const real[::1] x not None):
     return low, high, total, nonzero, smallest
 
 
-def grid(const real[:] x not None, int bits):
+def grid(const real[::1] x not None, int bits):
     cdef int64_t i, n = x.shape[0]
-    cdef int exponent, lowest = 1 << 16, highest = -(1 << 16)
     cdef uint64_t odd = 0, a, b
-    cdef double value, largest = 0
+    cdef NnrBinary binary = NnrBinary(1 << 16, -(1 << 16), 0)
     cdef int found = 1
+    if not n:
+        return binary.lowest, 0, 0.0
     with nogil:
-        for i in range(n):
-            value = x[i]
-            if not isfinite(value) or (value == 0 and signbit(value)):
-                found = 0
-                break
-            if value == 0:
-                continue
-            largest = max(largest, fabs(value))
-            a = <uint64_t>ldexp(fabs(frexp(value, &exponent)), 53)
-            highest = max(highest, exponent)
-            exponent -= 53
-            while not a & 1:
-                a >>= 1
-                exponent += 1
-            lowest = min(lowest, exponent)
-            if highest - lowest > bits:
-                found = 0
-                break
-        if found and highest >= lowest:
+        if real is float:
+            found = nnr_binary32(&x[0], n, bits, &binary)
+        else:
+            found = nnr_binary64(&x[0], n, bits, &binary)
+        if found and binary.largest:
             for i in range(n):
-                a = <uint64_t>ldexp(fabs(<double>x[i]), -lowest)
+                a = <uint64_t>ldexp(fabs(<double>x[i]), -binary.lowest)
+                if odd:
+                    a %= odd
                 while a:
                     b = odd % a
                     odd = a
                     a = b
                 if odd == 1:
                     break
-    return (lowest, odd, largest) if found else None
+    return (binary.lowest, odd, binary.largest) if found else None
 
 
 def power(const real[::1] x not None):
@@ -213,6 +217,25 @@ def glance(const real[:] x not None, double inverse):
             whole &= nnr_is_whole(x[i] * inverse)
     free(seen)
     return distinct, bool(whole)
+
+
+def count_distinct(const wide_t[:] items not None):
+    cdef int64_t i, n = items.shape[0], found = 0
+    cdef int bits = 1, ones = 0  # all bits set: nnr_add has no place for this item
+    cdef uint64_t *seen
+    while (<int64_t>1 << bits) < 2 * n:
+        bits += 1
+    seen = <uint64_t *>calloc(<size_t>1 << bits, sizeof(uint64_t))
+    if seen == NULL:
+        raise MemoryError
+    with nogil:
+        for i in range(n):
+            if <uint64_t>items[i] == UINT64_MAX:
+                ones = 1
+            else:
+                found += nnr_add(seen, bits, items[i])
+    free(seen)
+    return found + ones
 
 
 def loss(const real[::1] x not None, const real[::1] y not None):
@@ -270,6 +293,28 @@ def divisors(const double[:, ::1] magnitudes not None, const double[:, ::1] erro
     with nogil:
         for i in range(n):
             out[i] = divisor(&magnitudes[i, 0], &error[i, 0], width, columns, most)
+
+
+def narrowed(const double[:, ::1] magnitudes not None, const double[:, ::1] least not None,
+             const double[:, ::1] error not None, double[::1] estimates not None, const double[::1] mosts not None):
+    cdef int64_t i, j, k, n = magnitudes.shape[0], width = magnitudes.shape[1]
+    cdef double low, high, estimate, times
+    if (least.shape[0] != n or least.shape[1] != width or error.shape[0] != n or error.shape[1] != width
+            or estimates.shape[0] != n):
+        raise ValueError("magnitudes, least, error and estimates differ in shape")
+    with nogil:
+        for i in range(n):
+            low, high, estimate = 0, inf, estimates[i]
+            for k in range(mosts.shape[0]):
+                for j in range(width):
+                    times = rint(magnitudes[i, j] / estimate)
+                    if times > mosts[k]:
+                        break
+                    if times > 0:
+                        low = max(low, least[i, j] / times)
+                        high = min(high, (magnitudes[i, j] + error[i, j]) / times)
+                estimate = min(max(estimate, low), high)
+            estimates[i] = (low + high) / 2
 
 
 cdef double divisor(const double *values, const double *errors, int64_t width, const int64_t[::1] columns,

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..cabac_ext import bits, quantizer
 from ..dtypes import StoredType
 
 #: Items of a first sample, and the share of distinct items above which the rest is not examined.
 SAMPLE, SHARE = 16_384, 0.95
 #: Items of a chunk: its temporary arrays take at most 2 MB.
 CHUNK = 1 << 18
+#: Counters up to which items with even and odd index have separate ones: increments of the same counter wait.
+TWO_ROWS = 1 << 12
 
 Patterns = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -33,7 +37,7 @@ class Distinct:
     patterns: Patterns
     counts: npt.NDArray[np.int64]
 
-    @property
+    @cached_property
     def bits(self) -> float:
         """Zero-order entropy of all items."""
         return entropy_bits(self.counts)
@@ -44,17 +48,23 @@ class Distinct:
         return int(self.counts.argmax())
 
 
-def distinct(patterns: Patterns, stored: StoredType, most: int, share: float = SHARE) -> Distinct | None:
-    """Return the distinct items; None if they are more than ``most``, or more than a ``share`` of a sample."""
-    if patterns.itemsize <= 2:
-        every = np.zeros(1 << 8 * patterns.itemsize, np.int64)
-        for part in chunks(patterns):
-            every += np.bincount(part, minlength=every.size)
-        found = every.nonzero()[0].astype(patterns.dtype)
-        counts = every[found]
+def distinct(
+    patterns: Patterns,
+    stored: StoredType,
+    most: int,
+    share: float = SHARE,
+    counts: npt.NDArray[np.int64] | None = None,
+) -> Distinct | None:
+    """Return the distinct items; None if they are more than ``most``, or more than a ``share`` of a sample.
+
+    ``counts`` is the result of :func:`count_patterns`, required for items of at most 16 bits. No sample is then needed.
+    """
+    if counts is not None:
+        found = counts.nonzero()[0].astype(patterns.dtype)
+        counts = counts[found]
     else:
         some = sample(patterns)
-        if len(np.unique(some)) > share * len(some):
+        if quantizer.count_distinct(some) > share * len(some):
             return None
         found, counts = patterns[:0], np.zeros(0, np.int64)
         for part in chunks(patterns):
@@ -67,6 +77,15 @@ def distinct(patterns: Patterns, stored: StoredType, most: int, share: float = S
         return None
     order = np.argsort(_ranks(found, stored), kind="stable")
     return Distinct(found[order], counts[order])
+
+
+def count_patterns(patterns: Patterns, shift: int = 0) -> npt.NDArray[np.int64]:
+    """Return the number of items for each value of the bits from ``shift`` up; at most 32 bits."""
+    columns = 1 << (8 * patterns.itemsize - shift)
+    counts = np.zeros((2 if columns <= TWO_ROWS else 1, columns), np.int64)
+    bits.count_patterns(patterns, shift, counts)
+    found: npt.NDArray[np.int64] = counts.sum(axis=0)
+    return found
 
 
 def sample(items: npt.NDArray[Any], about: int = SAMPLE) -> npt.NDArray[Any]:

@@ -21,7 +21,15 @@ from .distinct_values import SAMPLE, sample
 from .exact_codes import EXPONENT_UNARY, float_code, grid_codes, integer_codes
 from .facts import TensorFacts
 from .plan import Integers, Quantized, Raw, TensorPlan, Uniform
-from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, estimated_bytes, overhead
+from .rate_distortion import (
+    CODE_BYTES,
+    RECORD_BYTES,
+    UNIT_BYTES,
+    binarized_bits,
+    code_bytes,
+    estimated_bytes,
+    overhead,
+)
 
 #: Factor on bytes estimated from entropies, and the share that a code must save to be worth a record.
 SURPLUS, GAIN = 1.003, 2.0**-9
@@ -29,6 +37,8 @@ SURPLUS, GAIN = 1.003, 2.0**-9
 TINY = UNIT_BYTES + RECORD_BYTES + CODE_BYTES
 #: Bits of a level or a codebook entry, without the sign.
 LEVEL_BITS = 31
+#: Estimates of at least this share of the entropy of bins are expected, although contexts adapt to parts of a tensor.
+BOUND = 0.95
 #: Values of a sample that is tried before all values.
 GLANCE = 1024
 
@@ -70,10 +80,21 @@ class Cheapest:
 
     def _floor(self, plan: TensorPlan) -> float:
         """Estimate the bytes of levels that distinguish the items; 0 if unknown, or if channels differ."""
-        by_channel = isinstance(plan.code, GridCode) and plan.code.axis is not None
-        if plan.payload_type == NNR_PT_RAW_FLOAT or by_channel or self.plan is None:
+        by_channel, found = isinstance(plan.code, GridCode) and plan.code.axis is not None, None
+        if plan.payload_type != NNR_PT_RAW_FLOAT and not by_channel and self.plan is not None:
+            found = self.facts.distinct
+        if found is None:
             return 0.0
-        return self.facts.distinct.bits / 8 if self.facts.distinct else 0.0
+        if found.bits / 8 >= self.price or self.facts.array.size <= SAMPLE:
+            return found.bits / 8
+        levels: npt.NDArray[Any]
+        if isinstance(plan.code, PaletteCode):
+            levels = np.arange(len(found.counts)) - plan.code.offset
+        elif plan.step and not plan.codebook and not plan.dq_flag:
+            levels = np.rint(found.patterns.view(self.facts.stored.dtype).astype(np.float64) / plan.step)
+        else:
+            return found.bits / 8
+        return max(found.bits, BOUND * binarized_bits(levels, found.counts)) / 8
 
 
 def exact(facts: TensorFacts) -> TensorPlan:
@@ -132,31 +153,35 @@ def exact_levels(facts: TensorFacts) -> Iterator[TensorPlan]:
 
 def exact_step(facts: TensorFacts) -> TensorPlan | None:
     """Return the plan of lossless uniform quantization; None if no step size is exact."""
-    values, density = facts.floats.reshape(-1), facts.config.qp_density
-    qp = _step_qp(sample(values, GLANCE), density)
-    if qp is not None and len(values) > GLANCE:
-        qp = _step_qp(values, density)
-    if qp is None:
+    values, density = facts.value_set, facts.config.qp_density
+    found = _step_qp(sample(values, GLANCE), density)
+    if found is not None and len(values) > GLANCE:
+        found = _step_qp(values, density)
+    if found is None:
         return None
+    qp, largest = found
     data_format = facts.data_format
     step = step_size(qp, density)
     if data_format is DecompressedDataFormat.TENSOR_FLOAT16 and step < float(np.finfo(np.float16).tiny):
         data_format = DecompressedDataFormat.TENSOR_FLOAT32  # step sizes are normal numbers of the format (7.3.6)
     info = np.finfo(DTYPES[data_format])
-    if not float(info.tiny) <= step <= float(info.max) or max(map(abs, facts.bounds)) > float(info.max):
+    if not float(info.tiny) <= step <= float(info.max) or largest > float(info.max):
         return None
     if values.itemsize > info.bits // 8 and not np.array_equal(values.astype(info.dtype), values):
         return None
     return facts.plan(Quantized(Uniform(qp, step)), data_format)
 
 
-def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
-    """Return the qp of the largest step size of which all values are multiples; None without one, or for large levels.
+def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> tuple[int, float] | None:
+    """Return the qp of the largest step size of which all values are multiples, and the largest magnitude.
+
+    Return None if there is no such step size, or if levels are too large.
 
     A step size of QpDensity d has an odd part below 2**(d + 1). A grid with a larger odd part uses its power of two
     only.
     """
-    found = quantizer.grid(values if values.itemsize > 2 else values.astype(np.float32), LEVEL_BITS + 8)
+    wide: quantizer.Real = np.ascontiguousarray(values if values.itemsize > 2 else values.astype(np.float32))
+    found = quantizer.grid(wide, LEVEL_BITS + 8)
     if found is None:  # more bits than any odd part can save
         return None
     exponent, odd, largest = found
@@ -168,7 +193,7 @@ def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
     qp = ((exponent + shift) << density) + (odd << density >> shift) - (1 << density)
     bound = 1 << (5 + density)
     fits = -bound <= qp < bound and largest / step_size(qp, density) < 1 << LEVEL_BITS
-    return qp if fits else None
+    return (qp, largest) if fits else None
 
 
 def _codes(facts: TensorFacts) -> Iterator[Code]:
@@ -191,7 +216,7 @@ def raw_is_exact(facts: TensorFacts) -> bool:
     """Return whether float32 represents all values. NaN of other types is excluded: conversion changes its bits."""
     if facts.stored.name == "float32":
         return True
-    values = facts.floats
+    values = facts.value_set
     if facts.stored.bits < 32:
         return not np.isnan(values).any()
     return np.array_equal(values.astype(np.float32), values)

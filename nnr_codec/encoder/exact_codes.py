@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from ..cabac_ext import quantizer
 from ..dtypes import StoredType
+from ..sideinfo.narrow import as_floats
 from ..sideinfo.record import FloatCode, GridCode, IntegerCode
-from .distinct_values import CHUNK, SAMPLE, chunks, distinct, entropy_bits, sample
+from .distinct_values import CHUNK, SAMPLE, count_patterns, distinct, entropy_bits, sample
 from .facts import TensorFacts
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -33,6 +34,8 @@ EXPONENT_UNARY = 30
 LARGEST, SHORT = (127, 128, 7, 8, 255, 15, 3, 1, 32767, 32768), 16
 #: Channels of a first sample; magnitudes of each channel that the search for a common divisor uses.
 CHANNELS, MAGNITUDES = 4, 64
+#: Smallest magnitudes of each channel, which are compared with multiples of a scale before the others.
+SMALLEST = 64
 #: Largest integer of a grid, and largest one that is not a coincidence: all values of narrow types are on some grid.
 MOST, CERTAIN = 1 << 16, 255
 
@@ -82,13 +85,14 @@ def float_code(facts: TensorFacts) -> tuple[float, FloatCode] | None:
 def _exponent_histogram(facts: TensorFacts, mantissa: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return counts of exponents with the first mantissa bits by sign, and counts of +0.0 and -0.0."""
     stored = facts.stored
-    shift, sign = stored.mantissa - mantissa, facts.patterns.dtype.type(1 << (stored.bits - 1))
-    counts = np.zeros((2, 1 << (stored.exponent + mantissa)), np.int64)
-    both_zeros = np.zeros(2, np.int64)
-    for part in chunks(facts.patterns):
-        counts += np.bincount((part >> shift).astype(np.int64), minlength=counts.size).reshape(2, -1)
-        both_zeros += [len(part) - np.count_nonzero(part), np.count_nonzero(part == sign)]
-    return counts, both_zeros
+    shift = stored.mantissa - mantissa
+    counts = facts.pattern_counts
+    if counts is not None:
+        return counts.reshape(2, -1, 1 << shift).sum(axis=2), counts[:: len(counts) // 2].copy()
+    by_sign = count_patterns(facts.patterns, shift).reshape(2, -1)
+    zeros = (facts.patterns.dtype.type(sign << (stored.bits - 1)) for sign in range(2))
+    found = [by_sign[sign, 0] and np.count_nonzero(facts.patterns == zero) for sign, zero in enumerate(zeros)]
+    return by_sign, np.array(found, np.int64)
 
 
 def _low_zeros(facts: TensorFacts, most: int) -> tuple[int, bytes | None, float]:
@@ -120,7 +124,7 @@ def _low_zeros(facts: TensorFacts, most: int) -> tuple[int, bytes | None, float]
 # -------------------------------------------------------------------------------------------------------------- grids
 def grid_codes(facts: TensorFacts) -> Iterator[GridCode]:
     """Yield the codes of uniform grids that contain all magnitudes: of the tensor, of each row, of each column."""
-    values, stored = facts.floats, facts.stored
+    values, stored = facts.array, facts.stored
     work = np.dtype("<f8" if stored.name == "float64" else "<f4")
     magnitudes = _of_tensor(facts, work)
     scale = None if magnitudes is None else _scales(magnitudes, stored, work)
@@ -138,32 +142,32 @@ def grid_codes(facts: TensorFacts) -> Iterator[GridCode]:
 def _of_tensor(facts: TensorFacts, work: np.dtype[Any]) -> Doubles | None:
     """Return the distinct magnitudes; None if a sample is on no grid, or if they are too many for one."""
     stored, found = facts.stored, facts.distinct
-    if found is None and _scales(_magnitudes(sample(facts.floats.reshape(-1))[None]), stored, work) is not None:
-        found = distinct(facts.patterns, stored, 2 * MOST + 1, share=1)
-    return None if found is None else _magnitudes(found.patterns.view(stored.dtype).astype(np.float64)[None])
+    if found is None and _scales(_magnitudes(stored, sample(facts.array.reshape(-1))[None]), stored, work) is not None:
+        found = distinct(facts.patterns, stored, 2 * MOST + 1, 1, facts.pattern_counts)
+    return None if found is None else _magnitudes(stored, found.patterns.view(stored.dtype)[None])
 
 
-def _of_channels(channels: Floats, stored: StoredType, work: np.dtype[Any]) -> Floats | None:
+def _of_channels(channels: npt.NDArray[Any], stored: StoredType, work: np.dtype[Any]) -> Floats | None:
     """Return the scale of each index of the first dimension; None if one has no scale."""
     some = channels[:: len(channels) // CHANNELS | 1]
     some = some.reshape(len(some), -1)
-    if _scales(_magnitudes(some[:, :: some.shape[1] // SAMPLE | 1]), stored, work) is None:
+    if _scales(_magnitudes(stored, some[:, :: some.shape[1] // SAMPLE | 1]), stored, work) is None:
         return None
     scales = np.empty(len(channels), work)
     together = max(CHUNK * len(channels) // channels.size, 1)
     for start in range(0, len(channels), together):
         part = channels[start : start + together]
-        found = _scales(_magnitudes(part.reshape(len(part), -1)), stored, work)
+        found = _scales(_magnitudes(stored, part.reshape(len(part), -1)), stored, work)
         if found is None:
             return None
         scales[start : start + together] = found
     return scales
 
 
-def _magnitudes(values: Floats) -> Doubles:
+def _magnitudes(stored: StoredType, values: npt.NDArray[Any]) -> Doubles:
     """Return magnitudes of each channel in ascending order, shape (channels, n); without repetition for one channel."""
-    sizes = np.abs(values)
-    return (np.sort(sizes, axis=1) if len(sizes) > 1 else np.unique(sizes)[None]).astype(np.float64)
+    sizes = np.abs(as_floats(stored, values))
+    return (np.sort(sizes, axis=1) if len(sizes) > 1 else np.unique(sizes)[None]).astype(np.float64, order="C")
 
 
 def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Floats | None:
@@ -178,7 +182,8 @@ def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Flo
     error: Doubles = np.ldexp(1.0, np.maximum(exponents, subnormal) - 2 - stored.mantissa)
     least = magnitudes - np.where((fractions == 0.5) & (exponents > subnormal), error / 2, error)
     scales: Floats = (largest == 0).astype(work)
-    for integer in (0, *LARGEST) if stored.mantissa < SHORT else (0,):
+    fewest = counts.min()
+    for integer in (0, *(k for k in LARGEST if k >= fewest)) if stored.mantissa < SHORT else (0,):
         estimates = np.where(counts <= integer, largest / integer, 0) if integer else _divisors(magnitudes, error)
         left = ((scales == 0) & (estimates > 0)).nonzero()[0]
         if len(left):
@@ -193,7 +198,7 @@ def _divisors(magnitudes: Doubles, error: Doubles) -> Doubles:
     width = magnitudes.shape[1]
     columns = np.linspace(0, width - 1, min(width, MAGNITUDES)).astype(np.int64)
     found = np.empty(len(magnitudes))
-    quantizer.divisors(np.ascontiguousarray(magnitudes), np.ascontiguousarray(error), columns, MOST, found)
+    quantizer.divisors(magnitudes, error, columns, MOST, found)
     return found
 
 
@@ -205,21 +210,24 @@ def _refined(
     Each magnitude of at least ``least`` limits the scale to the interval in which its multiple rounds to the magnitude;
     larger magnitudes give narrower intervals.
     """
-    low, high = np.zeros(len(estimates)), np.full(len(estimates), np.inf)
-    for most in (15, 63, 255, MOST) if stored.mantissa < SHORT else (MOST,):
-        integers = np.rint(magnitudes / estimates[:, None])
-        integers[(integers == 0) | (integers > most)] = np.nan
-        low = np.fmax(low, np.fmax.reduce(least / integers, axis=1))
-        high = np.fmin(high, np.fmin.reduce((magnitudes + error) / integers, axis=1))
-        estimates = estimates.clip(low, high)
-    middle = ((low + high) / 2).astype(work)
+    mosts = np.array((15, 63, 255, MOST) if stored.mantissa < SHORT else (MOST,), np.float64)
+    quantizer.narrowed(magnitudes, least, error, estimates, mosts)
+    middle = estimates.astype(work)
     scales: Floats = np.zeros_like(middle)
     for near in (middle, np.nextafter(middle, work.type(0)), np.nextafter(middle, work.type(np.inf))):
-        factors = near[:, None]
-        integers = np.rint(magnitudes / factors).astype(work)
-        products = (integers * factors).astype(stored.dtype).astype(np.float64)
-        fits = (products == magnitudes).all(axis=1) & (integers[:, -1] <= MOST)
+        fits = _are_multiples(magnitudes[:, :SMALLEST], near, stored)
+        if fits.any():
+            fits &= _are_multiples(magnitudes, near, stored)
         scales = np.where((scales == 0) & fits, near, scales)
         if scales.all():
             break
     return scales
+
+
+def _are_multiples(magnitudes: Doubles, scales: Floats, stored: StoredType) -> npt.NDArray[np.bool_]:
+    """Return whether the magnitudes of each channel are rounded multiples of its scale, by at most MOST."""
+    factors = scales[:, None]
+    integers = np.rint(magnitudes / factors).astype(scales.dtype)
+    products = (integers * factors).astype(stored.dtype).astype(np.float64)
+    found: npt.NDArray[np.bool_] = (products == magnitudes).all(axis=1) & (integers[:, -1] <= MOST)
+    return found

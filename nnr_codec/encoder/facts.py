@@ -19,9 +19,10 @@ from ..dtypes import StoredType, stored_type
 from ..errors import EncodeError
 from ..limits import Limits
 from ..model import Array
+from ..sideinfo.narrow import as_floats, float32_of
 from ..sideinfo.record import Code, RawCode, TensorRecord
 from ..tensor.quant import DTYPES
-from .distinct_values import Distinct, distinct
+from .distinct_values import Distinct, count_patterns, distinct
 from .effort import EFFORTS, Effort
 from .plan import DEFAULT_UNARY, TOOLS, Coding, Exact, SourceTensor, TensorPlan, Tools
 from .sensitivity import Importance, importance
@@ -144,9 +145,14 @@ class TensorFacts:
         return self.array.reshape(-1).view(self.stored.pattern)
 
     @cached_property
+    def pattern_counts(self) -> npt.NDArray[np.int64] | None:
+        """Count of each bit pattern of items of at most 16 bits, shape (2**bits,); None for wider items."""
+        return count_patterns(self.patterns) if self.patterns.itemsize <= 2 else None
+
+    @cached_property
     def distinct(self) -> Distinct | None:
         """Distinct items; None if they are too many."""
-        return distinct(self.patterns, self.stored, DEFAULT_LIMITS.max_codebook)
+        return distinct(self.patterns, self.stored, DEFAULT_LIMITS.max_codebook, counts=self.pattern_counts)
 
     @cached_property
     def bounds(self) -> tuple[Any, Any]:
@@ -179,7 +185,16 @@ class TensorFacts:
 
     @cached_property
     def _widened(self) -> npt.NDArray[np.float32]:
-        return self.array.astype(np.float32)
+        return float32_of(self.stored, self.patterns).reshape(self.array.shape)
+
+    @cached_property
+    def value_set(self) -> npt.NDArray[np.floating[Any]]:
+        """Flat values in a numpy float type, without repetition if items have at most 16 bits."""
+        counts = self.pattern_counts
+        if counts is None:
+            return self.floats.reshape(-1)
+        patterns = (self.distinct.patterns if self.distinct else counts.nonzero()[0]).astype(self.stored.pattern)
+        return as_floats(self.stored, patterns.view(self.stored.dtype))
 
     @property
     def data_format(self) -> DecompressedDataFormat:

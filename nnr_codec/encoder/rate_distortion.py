@@ -19,9 +19,10 @@ from ..compare import Loss, is_matrix_shape
 from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..dtypes import stored_type
 from ..model import Array
+from ..sideinfo.narrow import as_floats
 from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
 from ..tensor.quant import DTYPES, look_up, scale
-from .coding_tools import CodedTensor, bits_of, choose_tools
+from .coding_tools import UNARY_LENGTHS, CodedTensor, bits_of, choose_tools
 from .distinct_values import CHUNK
 from .facts import TensorFacts
 from .plan import TensorPlan
@@ -48,7 +49,7 @@ def estimated_bytes(facts: TensorFacts, plan: TensorPlan) -> float:
 
     Raises ValueError for a code that does not fit the tensor.
     """
-    if plan.payload_type == NNR_PT_RAW_FLOAT and not plan.code:
+    if plan.payload_type == NNR_PT_RAW_FLOAT:
         return overhead(plan) + 4 * prod(plan.dims)
     return estimated(facts, plan)[0]
 
@@ -64,6 +65,41 @@ def estimated(facts: TensorFacts, plan: TensorPlan) -> tuple[float, Array, Tenso
         return extra + unit.nbytes, unit, syntax
     bits_of_levels = bits_of(choose_tools([CodedTensor(plan, unit, syntax)])[1])
     return extra + (bits_of_levels + TERMINATION_BITS) / 8, unit, syntax
+
+
+def binarized_bits(levels: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> float:
+    """Return the entropy of the bins of levels (10.2.1.5) if bins are independent, for the best unary length.
+
+    Parameters
+    ----------
+    levels : ndarray, shape (n,)
+        Distinct levels, without a codebook.
+    counts : ndarray of int64, shape (n,)
+    """
+    lengths = np.array(UNARY_LENGTHS)
+    escapes = (1 << np.arange(32)) + 1 + lengths[:, None]  # least magnitude of each abs_level_greater_x2
+    whole, nonzero = int(counts.sum()), int(counts[levels != 0].sum())
+    bits = _bin_bits(whole, nonzero) + _bin_bits(nonzero, int(counts[levels < 0].sum()))
+    costs = np.zeros(len(lengths))
+    for some in (levels > 0, levels < 0):  # contexts depend on the sign
+        magnitudes = np.abs(levels[some])
+        order = np.argsort(magnitudes)
+        sums = np.append(counts[some][order][::-1].cumsum()[::-1], 0)
+        unary, above = (
+            sums[np.searchsorted(magnitudes, least, sorter=order)] for least in (np.arange(1, lengths[-1] + 3), escapes)
+        )
+        costs += _bin_bits(unary[:-1], unary[1:]).cumsum()[lengths]
+        ended = above[:, :-1] - above[:, 1:]
+        costs += (_bin_bits(above[:, :-1], above[:, 1:]) + ended * np.arange(31)).sum(axis=1)
+    return float(bits + costs.min())
+
+
+def _bin_bits(bins: npt.ArrayLike, ones: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return the entropy of numbers of bins with numbers of ones."""
+    counts = np.array([bins, ones, np.subtract(bins, ones)], np.float64)
+    terms = counts * np.log2(np.maximum(counts, 1))
+    bits: npt.NDArray[np.float64] = terms[0] - terms[1] - terms[2]
+    return bits
 
 
 def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:
@@ -189,10 +225,10 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
         divisor = np.repeat(divisor.astype(work), array.size // len(divisor))
     signal, noise, nonzero, zeroed = 0.0, 0.0, 0, 0
     for start in range(0, array.size, PART):
-        before = values[start : start + PART].astype(work, copy=False)
+        before = as_floats(stored, values[start : start + PART]).astype(work, copy=False)
         after = next(decoded).astype(work, copy=False) if decoded else before
-        if decoded is None or syntax is None:  # all other values are finite
-            finite = np.isfinite(before)
+        finite = np.isfinite(before) if decoded is None or syntax is None else None  # all other values are finite
+        if finite is not None and not finite.all():
             before, after = (np.where(finite, some, work.type(0)) for some in (before, after))
         if divisor is not None:
             before, after = (some * divisor[start : start + PART] for some in (before, after))

@@ -356,15 +356,18 @@ def _palette(code: PaletteCode, stored: StoredType) -> Patterns:
 
 
 def _split_palette(code: PaletteCode, stored: StoredType, patterns: Patterns) -> Levels:
-    palette = _palette(code, stored)
-    order = np.argsort(palette, kind="stable")
-    ordered = palette[order]
+    entries, first = np.unique(_palette(code, stored), return_index=True)
     levels = np.empty(patterns.size, np.int32)
+    if patterns.itemsize <= 2:
+        table = np.full(1 << 8 * patterns.itemsize, _LEVELS.start, np.int32)
+        table[entries] = first - code.offset
+        kernel.look_up(patterns, table, levels)
+        return levels
     for chunk in _chunks(patterns.size):
-        place = np.searchsorted(ordered[:-1], patterns[chunk])
-        if not np.array_equal(ordered[place], patterns[chunk]):
+        place = np.searchsorted(entries[:-1], patterns[chunk])
+        if not np.array_equal(entries[place], patterns[chunk]):
             raise ValueError("a value is not in the palette")
-        levels[chunk] = order[place] - code.offset
+        levels[chunk] = first[place] - code.offset
     return levels
 
 

@@ -23,6 +23,11 @@ def float32_of(stored: StoredType, patterns: Patterns) -> Floats:
     return values
 
 
+def as_floats(stored: StoredType, array: npt.NDArray[Any]) -> npt.NDArray[np.floating[Any]]:
+    """Return an array of a float type as it is, or as float32 if numpy lacks the type."""
+    return array if stored.is_numpys else float32_of(stored, array.view(stored.pattern))
+
+
 def patterns_of(stored: StoredType, values: Floats) -> Patterns:
     """Return the bit patterns nearest to values, ties to even; patterns of non-finite values for overflow.
 

@@ -24,7 +24,17 @@ from nnr_codec.cabac_ext.kernel import (
 from nnr_codec.cabac_ext.kernel import (
     scale as multiply,
 )
-from nnr_codec.cabac_ext.quantizer import glance, grid, loss, loss_of_levels, power, survey, trellis, uniform
+from nnr_codec.cabac_ext.quantizer import (
+    count_distinct,
+    glance,
+    grid,
+    loss,
+    loss_of_levels,
+    power,
+    survey,
+    trellis,
+    uniform,
+)
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB, index_to_xy
 
 from ..shared import examples
@@ -311,13 +321,21 @@ def test_grid_is_the_largest_power_of_two_and_the_common_divisor_of_its_multiple
             common = gcd(*[int(multiple) for multiple in multiples])
             expected = exponent, common, float(np.abs(x).max())
             assert grid(x, 30) == expected
-            assert grid(np.repeat(x, 3)[::3], 30) == expected
+            assert grid(np.repeat(x, 20_000), 30) == expected
             assert grid(x, 5) is None
     assert grid(np.array([0.0, 0.0], dtype), 30) == (1 << 16, 0, 0.0)
     assert grid(np.array([1.0, -0.0], dtype), 30) is None
     assert grid(np.array([np.finfo(dtype).smallest_subnormal], dtype), 30) is not None
     for odd in (np.nan, np.inf, -np.inf):
         assert grid(np.array([1.0, odd], dtype), 30) is None
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+def test_distinct_items_are_counted_by_all_their_bits(dtype: type[np.uint32 | np.uint64]) -> None:
+    items = np.random.default_rng(3).integers(0, 900, 5000).astype(dtype)
+    items[::7] = ~items[::7]
+    for some in (items, items[::3], items[:1], items[:0]):
+        assert count_distinct(some) == len(set(some.tolist()))
 
 
 @pytest.mark.parametrize("dq_flag", [0, 1])

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from nnr_codec.cabac_ext.bits import (
     count_kept,
+    count_patterns,
     join_floats,
     join_integers,
     join_low,
+    look_up,
     split_floats,
     split_integers,
     split_low,
@@ -77,6 +79,63 @@ def test_bits_left_over_are_zeros(width: int, count: int) -> None:
             join_integers(levels, stream, patterns, least=0, origin=0, low=width, **EVERYTHING)
 
 
+@pytest.mark.parametrize("holes", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("bits", "shift", "zeros"), [(8, 3, 1), (16, 6, 0), (16, 9, 2), (32, 22, 0), (32, 22, 13), (64, 51, 0)]
+)
+def test_floats_of_several_chunks(bits: int, shift: int, zeros: int, holes: int) -> None:
+    rng, sign = np.random.default_rng(bits + shift), 1 << (bits - 1)
+    values = [
+        int(v) for v in rng.integers(1, sign, 2500, np.uint64) | rng.integers(0, 2, 2500, np.uint64) << (bits - 1)
+    ]
+    for k in rng.integers(1024, 2500, 300 if holes else 0).tolist():  # the first chunk has no zeros
+        values[k] = sign * int(rng.integers(holes))
+    patterns, pivot = np.array(values, f"u{bits // 8}"), (sign >> shift) // 2
+    levels, fields, lows = [], [], []
+    for v in values:
+        if holes and v % sign == 0:
+            levels.append(v // sign)
+            continue
+        level = pivot - (v % sign >> shift)
+        levels.append(level + holes if level >= 0 else level)
+        fields.append((v % (1 << shift) >> zeros) + (v // sign << (shift - zeros)))
+        lows.append(v % (1 << zeros))
+    stream, low = packed(fields, shift - zeros + 1), packed(lows, zeros)
+    parameters = {"shift": shift, "pivot": pivot, "holes": holes, "unsigned": False, "zeros": zeros}
+    found, back = np.empty(2500, np.int32), np.empty_like(patterns)
+    (buffer, upper), (_, lower), row = guarded(len(stream)), guarded(len(low)), np.zeros(1, np.uint8)
+    split_floats(patterns, found, upper, **parameters)
+    split_low(patterns, found, row, lower, holes=holes, zeros=zeros)
+    assert found.tolist() == levels
+    assert upper.tobytes() == stream and lower.tobytes() == low
+    assert (buffer[:16] == 0xA5).all() and (buffer[-16:] == 0xA5).all()
+    join_floats(found, upper, back, **parameters)
+    join_low(found, row, lower, back, holes=holes, zeros=zeros)
+    assert np.array_equal(back, patterns)
+    found[2000] = np.iinfo(np.int32).min
+    with pytest.raises(ElementError, match="outside the exponents"):
+        join_floats(found, np.zeros(len(stream) + 8, np.uint8), back, **parameters)
+
+
+def test_patterns_are_counted_and_looked_up() -> None:
+    patterns = np.random.default_rng(2).integers(0, 1 << 16, 10_001, np.uint16)
+    for shift, rows in ((0, 1), (6, 2), (6, 3)):
+        counts = np.ones((rows, 1 << (16 - shift)), np.int64)
+        count_patterns(patterns, shift, counts)
+        assert np.array_equal(counts.sum(axis=0) - rows, np.bincount(patterns >> shift, minlength=counts.shape[1]))
+    for shift, shape in ((0, (1, 1 << 15)), (16, (1, 1)), (-1, (1, 1 << 17)), (6, (0, 1 << 10))):
+        with pytest.raises(ValueError, match="one column"):
+            count_patterns(patterns, shift, np.zeros(shape, np.int64))
+    table, levels = np.arange(1 << 16, dtype=np.int32)[::-1].copy(), np.empty(10_001, np.int32)
+    look_up(patterns, table, levels)
+    assert np.array_equal(levels, table[patterns])
+    table[patterns[5]] = -(1 << 31)
+    with pytest.raises(ValueError, match="not in the palette"):
+        look_up(patterns, table, levels)
+    with pytest.raises(ValueError, match="one entry"):
+        look_up(patterns, table[1:], levels)
+
+
 def test_lengths_that_differ() -> None:
     three, four, none, rows = (
         np.zeros(3, np.uint32),
@@ -117,7 +176,7 @@ def test_widths_that_there_are_not() -> None:
         np.zeros(0, np.uint8),
         np.ones(1, "u1"),
     )
-    for change in ({"shift": 32}, {"shift": -1}, {"zeros": 23}, {"zeros": -1}):
+    for change in ({"shift": 32}, {"shift": -1}, {"zeros": 23}, {"zeros": -1}, {"pivot": 512}):
         with pytest.raises(ValueError, match="no such bits"):
             split_floats(patterns, levels, none, **FLOATS | change)
         with pytest.raises(ValueError, match="no such bits"):
