@@ -23,7 +23,6 @@ cdef extern from "_lanes.h" nogil:
 
 cdef enum:
     SLICE = 1 << 16    # steps between two checks for pending signals and cancellation
-    FEW = 5            # with fewer active lanes, scalar code is faster
 
 cdef enum:
     WAITING = 0
@@ -145,6 +144,7 @@ cdef void finish_strip(Strip *s, int32_t *held, int64_t *budget) noexcept nogil:
 
 cdef class LaneJob:
     cdef readonly LevelReader reader
+    cdef readonly int64_t size
     cdef object out
     cdef Strip strip
 
@@ -154,7 +154,7 @@ cdef class LaneJob:
         cdef int32_t[::1] levels
         cdef float[::1] values
         cdef Strip *s = &self.strip
-        self.reader, self.out = reader, out
+        self.reader, self.out, self.size = reader, out, n
         if step:
             values = out.reshape(-1)
             s.values = &values[0]
@@ -188,10 +188,11 @@ cdef class Lanes:
     cdef Strip **queue
     cdef Strip *strips[16]  # what is being decoded
     cdef int64_t count, next
+    cdef int few
 
-    def __cinit__(self, list jobs not None):
+    def __cinit__(self, list jobs not None, int few):
         cdef LaneJob job
-        self.count = len(jobs)
+        self.count, self.few = len(jobs), few
         self.lanes = <NnrLanes *>calloc(1, sizeof(NnrLanes))
         self.queue = <Strip **>malloc((self.count + 1) * sizeof(Strip *))
         if self.lanes == NULL or self.queue == NULL:
@@ -269,7 +270,7 @@ cdef class Lanes:
                 n += self.strips[i] != NULL
             if n == 0:
                 return 0
-            if n < FEW:
+            if n < self.few:
                 self.finish(&budget)
             else:
                 before = self.lanes.steps
@@ -278,8 +279,8 @@ cdef class Lanes:
         return 1
 
 
-def decode_lanes(jobs not None):
-    cdef Lanes lanes = Lanes(jobs)
+def decode_lanes(jobs not None, int few=5):
+    cdef Lanes lanes = Lanes(jobs, few)
     cdef int more = 1
     while more:
         with nogil:
