@@ -1,12 +1,13 @@
 """Decoding of groups in lanes: large tensors, and parts of tensors between entry points, are decoded side by side.
 
-Lanes are vector code for some processors; :mod:`nnr_codec.cabac_ext.kernel` decides at run time. What lanes cannot decode,
-malformed payloads above all, is decoded again by the code for other processors, which reports errors.
+Lanes are vector code for some processors, chosen at run time. What lanes cannot decode, such as a malformed payload, is
+decoded again by the code for all processors, which reports errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,11 @@ TOGETHER = 7
 SHARE, JOBS = 1 << 20, 32
 
 
-class Batch(Task[list[Result | NnrError]]):
-    """Task that decodes several groups. Its result has the result or the error of each group, in order."""
+class Batch(Task[Iterable[Result]]):
+    """Task that decodes several groups. Its result is an iterator, which raises an error in place of a group's result.
+
+    Without threads, groups that do not suit lanes are decoded on demand.
+    """
 
     def __init__(self, tasks: Sequence[GroupTask]) -> None:
         self._tasks = tasks
@@ -42,12 +46,12 @@ class Batch(Task[list[Result | NnrError]]):
         """See Task."""
         return sum(task.work for task in self._tasks)
 
-    def __call__(self) -> list[Result | NnrError]:
+    def __call__(self) -> Iterable[Result]:
         decoder = BatchDecoder(self._tasks)
         jobs = decoder.jobs()
         if jobs:
             decode_lanes(jobs)
-        return decoder.finish()
+        return decoder.results()
 
     def split(self) -> BatchDecoder:
         """See Task."""
@@ -97,22 +101,34 @@ class BatchDecoder:
         except NnrError as error:
             self._decoders[number] = error
 
-    def finish(self) -> list[Result | NnrError]:
-        """Return the result or the error of each group."""
-        results: list[Result | NnrError] = []
+    def finish(self) -> Iterable[Result]:
+        """Return the results after all pieces have been called."""
+        found = deque[Result]()
+        try:
+            found.extend(self.results())
+        except NnrError as error:
+            return _given(found, error)
+        return _given(found)
+
+    def results(self) -> Iterator[Result]:
+        """Decode what is left, and yield the results."""
         for number, task in enumerate(self._tasks):
-            decoder = self._decoders.pop(number, task)
-            try:
-                if isinstance(decoder, NnrError):
-                    raise decoder
-                if isinstance(decoder, GroupDecoder):
-                    results.append(decoder.finish() if number in self._begun else decoder.run())
-                else:
-                    results.append(decoder())
-            except NnrError as error:
-                results.append(error)
-                break
-        return results
+            yield self._result(number, task)  # without a reference that would keep the tensors alive
+
+    def _result(self, number: int, task: GroupTask) -> Result:
+        decoder = self._decoders.pop(number, None)
+        if decoder is None:
+            return task()
+        if isinstance(decoder, NnrError):
+            raise decoder
+        return decoder.finish() if number in self._begun else decoder.run()
+
+
+def _given(results: deque[Result], error: NnrError | None = None) -> Iterator[Result]:
+    while results:
+        yield results.popleft()
+    if error:
+        raise error
 
 
 def batches(tasks: Sequence[GroupTask], nbytes: int) -> list[Batch]:
@@ -126,14 +142,3 @@ def batches(tasks: Sequence[GroupTask], nbytes: int) -> list[Batch]:
         found[-1].append(task)
         ahead += task.nbytes
     return [Batch(batch) for batch in found]
-
-
-def given(results: Iterator[list[Result | NnrError]]) -> Iterator[Result]:
-    """Yield the results of the groups of batches; raise an error in place of its result."""
-    for batch in results:
-        batch.reverse()
-        while batch:
-            result = batch.pop()
-            if isinstance(result, NnrError):
-                raise result
-            yield result

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,8 +16,9 @@ from ..dtypes import STORED_TYPES
 from ..errors import NnrError
 from ..limits import Budget
 from ..model import Array
+from ..parallel import pool as pools
 from ..parallel.checkpoint import Checkpoint, Record
-from ..parallel.pool import WINDOW, Pool, Task
+from ..parallel.pool import Pool, Task
 from . import lanes
 from .group import Group, GroupDecoder, References, Result
 from .state import UpdateState
@@ -149,8 +151,9 @@ def decoded_ahead(
     are stored there. For other parameters and errors see :func:`decode_groups`.
     """
     tasks = _tasks(groups, UpdateState(), first_edition)
+    together = pools.WINDOW if jobs == 1 and executor is None else pools.WINDOW // 2
     with Pool(jobs, executor) as pool:
-        results = stored.results(pool, tasks) if stored else _run(pool, tasks, WINDOW, large_first=False)
+        results = stored.results(pool, tasks) if stored else _run(pool, tasks, together, large_first=False)
         yield (tensors for tensors, _ in results)
 
 
@@ -160,7 +163,7 @@ def _run(pool: Pool, tasks: list[GroupTask], nbytes: int, *, large_first: bool =
         return pool.run(tasks, large_first=large_first)
     if pool.jobs > 1:
         nbytes = min(nbytes, max(-(-sum([task.nbytes for task in tasks]) // pool.jobs), lanes.SHARE))
-    return lanes.given(pool.run(lanes.batches(tasks, nbytes), large_first=large_first))
+    return chain.from_iterable(pool.run(lanes.batches(tasks, nbytes), large_first=large_first))
 
 
 class GroupTask(Task[Result]):

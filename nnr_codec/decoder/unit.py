@@ -199,7 +199,7 @@ class UnitDecoder:
             reader = self._decoder.head(syntax)
             if fits_lanes(reader):
                 step = 0.0 if self._keep_levels else task.plain_step(part, qp_value)
-                out = np.empty(part.dims, np.float32 if step else np.int32)
+                out: npt.NDArray[Any] = np.empty(part.dims, np.float32 if step else np.int32)
                 rows = range(part.dims[0])
                 is_listed = self._has_lists and syntax.entry_points
                 rows = segments(rows, syntax, LANE_SEGMENT) if is_listed else rows[:: len(rows)]
