@@ -22,7 +22,7 @@
 #define NNR_GREATER_X 87
 #define NNR_CONTEXTS (NNR_GREATER_X + 2 * NNR_MOST_UNARY)
 
-/* What a lane waits for */
+/* Events for which a lane waits */
 #define NNR_EVENT_LEVELS 1 /* held levels can be delivered */
 #define NNR_EVENT_FAILED 2 /* the payload has ended */
 
@@ -109,7 +109,7 @@ NNR_LANES_INLINE void nnr_lanes_bin(NnrVectors *v, const NnrLaneTables *k, NnrLa
     t = _mm512_sub_epi16(_mm512_xor_si512(t, flip), flip);
     c = _mm512_or_si512(_mm512_add_epi16(p, t), shift);
     _mm512_mask_i32scatter_epi32(lanes->contexts, (__mmask16)(m & ~v->bypass), v->context, c, 4);
-    /* what the bin means, and what follows it */
+    /* the meaning of the bin, and the next bin */
     to_sign = v->sig & b & m;
     x_one = v->x & b;
     x2_one = v->x2 & b;
@@ -360,7 +360,7 @@ static void nnr_lane_escape(NnrLanes *lanes, int i, NnrDecoder *d, NnrRun *r)
     lanes->sig |= bit;
 }
 
-/* Handle what a lane waits for; return NNR_EVENT_LEVELS or NNR_EVENT_FAILED if the caller has to do something. */
+/* Serve a lane that waits; return NNR_EVENT_LEVELS or NNR_EVENT_FAILED if the caller has to do something. */
 static int nnr_lane_event(NnrLanes *lanes, int i, NnrDecoder *d, NnrRun *r)
 {
     if (lanes->x2 >> i & 1 && lanes->j[i] >= NNR_LONG)

@@ -154,6 +154,8 @@ cdef class LaneJob:
         cdef int32_t[::1] levels
         cdef float[::1] values
         cdef Strip *s = &self.strip
+        if n < 1 or t.done + n > t.height * t.width or t.error:
+            raise ValueError(f"{n} levels cannot be read here")
         self.reader, self.out, self.size = reader, out, n
         if step:
             values = out.reshape(-1)
@@ -162,8 +164,6 @@ cdef class LaneJob:
             levels = out.reshape(-1)
             s.levels = &levels[0]
         s.c, s.t, s.step, s.first, s.stop = &reader.decoder.c, t, step, t.done, t.done + n
-        if s.stop > t.height * t.width or t.error:
-            raise ValueError(f"{n} levels cannot be read here")
         if s.stop < t.height * t.width and (not t.block or s.stop % (t.block * t.width)):
             raise ValueError(f"{n} levels do not end with a row of blocks")
 
@@ -186,7 +186,7 @@ cdef class Lanes:
     """Lanes and their queue. A job is in a lane, or is finished by scalar code when there are few others."""
     cdef NnrLanes *lanes
     cdef Strip **queue
-    cdef Strip *strips[16]  # what is being decoded
+    cdef Strip *strips[16]  # those of the jobs that have begun
     cdef int64_t count, next
     cdef int few
 
@@ -220,7 +220,7 @@ cdef class Lanes:
         deliver(self.strips[i], self.lanes.held + i * NNR_HELD, self.lanes.place[i] - i * NNR_HELD)
 
     cdef void handle(self, uint32_t events) noexcept nogil:
-        """Do what lanes wait for."""
+        """Serve the lanes that wait."""
         cdef Strip *s
         cdef int i, event
         for i in range(NNR_LANE_COUNT):

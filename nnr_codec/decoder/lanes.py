@@ -1,7 +1,7 @@
 """Decoding of groups in lanes: large tensors, and parts of tensors between entry points, are decoded side by side.
 
-Lanes are vector code for some processors, chosen at run time. What lanes cannot decode, such as a malformed payload, is
-decoded again by the code for all processors, which reports errors.
+Lanes are vector code for some processors, chosen at run time. Other tensors, and payloads that lanes find malformed,
+are decoded by scalar code, which reports errors.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .unit import UnitDecoder
 if TYPE_CHECKING:
     from .schedule import GroupTask
 
-#: Whether tensors are decoded in lanes.
+#: True if the processor has lanes.
 ENABLED = has_lanes()
-#: Smallest tensor, in bytes, whose levels take much longer than the work on its headers.
+#: Smallest size, in bytes, of a tensor whose levels take much longer than its headers.
 LEAST = 1 << 14
 #: Jobs that take as long together as the largest of them takes, if all lanes are busy.
 TOGETHER = 7
@@ -67,7 +67,7 @@ class BatchDecoder:
         self._begun: set[int] = set()
 
     def jobs(self) -> list[LaneJob]:
-        """Begin with the large tensors, and return what suits lanes, in the order in which lanes should take it."""
+        """Begin with the large tensors, and return the jobs for lanes, largest first."""
         found: list[tuple[UnitDecoder, list[LaneJob]]] = []
         for number, task in enumerate(self._tasks):
             if task.nbytes >= LEAST:
@@ -111,7 +111,7 @@ class BatchDecoder:
         return _given(found)
 
     def results(self) -> Iterator[Result]:
-        """Decode what is left, and yield the results."""
+        """Yield the results; decode everything that is not in lanes."""
         for number, task in enumerate(self._tasks):
             yield self._result(number, task)  # without a reference that would keep the tensors alive
 

@@ -307,7 +307,7 @@ class UnitDecoder:
         self._decoder.terminate()
 
     def _continue(self) -> int:
-        """Take over what was decoded in lanes; return the number of parts that are complete."""
+        """Take over the part that was decoded in lanes; return the number of complete parts."""
         lanes, self._in_lanes = self._in_lanes, None
         if not lanes or not all(job.done for job in lanes.jobs):
             return 0
