@@ -16,10 +16,11 @@ from nnr_codec.decoder import lanes, unit
 def all_in_lanes() -> Iterator[None]:
     """Let all tensors be decoded in lanes that suit them, to their last level, and from all entry points."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "ENABLED", has_lanes())
+        patch.setattr(unit, "LANES", has_lanes())
         patch.setattr(lanes, "LEAST", 0)
-        patch.setattr(lanes, "TOGETHER", 0)
-        patch.setattr(lanes, "decode_lanes", partial(decode_lanes, few=0))
+        for module in (lanes, unit):
+            patch.setattr(module, "TOGETHER", 0)
+            patch.setattr(module, "decode_lanes", partial(decode_lanes, few=0))
         patch.setattr(unit, "LANE_SEGMENT", 1)
         yield
 
@@ -28,5 +29,5 @@ def all_in_lanes() -> Iterator[None]:
 def no_lanes() -> Iterator[None]:
     """Let scalar code decode everything."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "ENABLED", False)
+        patch.setattr(unit, "LANES", False)
         yield

@@ -11,21 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..cabac_ext.kernel import LaneJob, decode_lanes, has_lanes
+from ..cabac_ext.kernel import LaneJob, decode_lanes
 from ..errors import NnrError
 from ..parallel.pool import Task
 from .group import GroupDecoder, Result
-from .unit import UnitDecoder
+from .unit import TOGETHER, UnitDecoder
 
 if TYPE_CHECKING:
     from .schedule import GroupTask
 
-#: True if the processor has lanes.
-ENABLED = has_lanes()
 #: Smallest size, in bytes, of a tensor whose levels take much longer than its headers.
 LEAST = 1 << 14
-#: Jobs that take as long together as the largest of them takes, if all lanes are busy.
-TOGETHER = 7
 #: Smallest number of levels in the jobs of one thread, and of jobs.
 SHARE, JOBS = 1 << 20, 32
 

@@ -19,7 +19,7 @@ from ..model import Array
 from ..parallel import pool as pools
 from ..parallel.checkpoint import Checkpoint, Record
 from ..parallel.pool import Pool, Task
-from . import lanes
+from . import lanes, unit
 from .group import Group, GroupDecoder, References, Result
 from .state import UpdateState
 
@@ -159,7 +159,7 @@ def decoded_ahead(
 
 def _run(pool: Pool, tasks: list[GroupTask], nbytes: int, *, large_first: bool = True) -> Iterator[Result]:
     """Yield the results of tasks as Pool.run does; in lanes, up to ``nbytes`` of tensors are decoded at a time."""
-    if not (lanes.ENABLED and pool.has_threads):
+    if not (unit.LANES and pool.has_threads):
         return pool.run(tasks, large_first=large_first)
     if pool.jobs > 1:
         nbytes = min(nbytes, max(-(-sum([task.nbytes for task in tasks]) // pool.jobs), lanes.SHARE))

@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..bitstream.payload import Levels, PayloadPart, code_qp_value, entry_points, tensor_syntax
-from ..cabac_ext.kernel import LaneJob, LevelReader, PayloadDecoder, TensorSyntax, fits_lanes
+from ..cabac_ext.kernel import (
+    LaneJob,
+    LevelReader,
+    PayloadDecoder,
+    TensorSyntax,
+    decode_lanes,
+    fits_lanes,
+    has_lanes,
+)
 from ..constants import NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, LimitError, MissingReferenceError, PayloadError, locate
 from ..rules import Requirement
@@ -29,6 +37,10 @@ from .task import Dequantizer, NduTask
 SEGMENT = 1 << 16
 #: Minimum number of parameters between two entry points that are decoded in one lane.
 LANE_SEGMENT = 1 << 14
+#: Number of jobs for lanes that take as long together as one of them, and for which lanes are worth their overhead.
+TOGETHER = 7
+#: True if levels are decoded in lanes, where these suit.
+LANES = has_lanes()
 
 Piece = Callable[[], None]
 
@@ -73,6 +85,11 @@ class _InLanes(NamedTuple):
     qp_value: int
     out: npt.NDArray[Any]
     jobs: list[LaneJob]
+
+    @property
+    def are_done(self) -> bool:
+        """True if all levels are decoded."""
+        return all(job.done for job in self.jobs)
 
 
 class _Target:
@@ -186,30 +203,36 @@ class UnitDecoder:
 
         When the jobs have been decoded, :meth:`run` continues. It decodes everything again if a job has failed.
         """
-        task, jobs = self._task, list[LaneJob]()
+        task = self._task
         if task.header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT or self._co_loc or self._any_sig:
-            return jobs
+            return []
         try:
             self._begin()
             k = max(range(len(task.parts)), key=lambda k: self._syntaxes[k].size)
             for before in range(k):
                 self._whole(before)
-            part, syntax = task.parts[k], self._syntaxes[k]
-            qp_value = code_qp_value(self._decoder, task.header, task.session)
-            reader = self._decoder.head(syntax)
-            if fits_lanes(reader):
-                step = 0.0 if self._keep_levels else task.plain_step(part, qp_value)
-                out: npt.NDArray[Any] = np.empty(part.dims, np.float32 if step else np.int32)
-                rows = range(part.dims[0])
-                is_listed = self._has_lists and syntax.entry_points
-                rows = segments(rows, syntax, LANE_SEGMENT) if is_listed else rows[:: len(rows)]
-                for row in rows:
-                    here = reader.fork(row) if row else reader
-                    jobs.append(LaneJob(here, out[row : row + rows.step], step))
-                self._in_lanes = _InLanes(k, qp_value, out, jobs)
+            self._in_lanes = self._lanes(k, range(task.parts[k].dims[0]))
         except (BitstreamError, MemoryError):  # `run` raises it again, in the right order among other errors
             return []
-        return jobs
+        return self._in_lanes.jobs if self._in_lanes else []
+
+    def _lanes(self, k: int, rows: range) -> _InLanes | None:
+        """Return the jobs of some rows of part k, and their output; None if they do not suit lanes."""
+        task, part, syntax = self._task, self._task.parts[k], self._syntaxes[k]
+        qp_value = code_qp_value(self._decoder, task.header, task.session)
+        reader = self._decoder.head(syntax)
+        if not fits_lanes(reader):
+            return None
+        step = 0.0 if self._keep_levels else task.plain_step(part, qp_value)
+        out: npt.NDArray[Any] = np.empty((len(rows), *part.dims[1:]), np.float32 if step else np.int32)
+        is_listed = self._has_lists and syntax.entry_points
+        starts = segments(rows, syntax, LANE_SEGMENT) if is_listed else rows[:: len(rows)]
+        readers = [reader.fork(row) if row else reader for row in starts]
+        jobs = [
+            LaneJob(one, out[row - rows.start : row - rows.start + starts.step], step)
+            for one, row in zip(readers, starts, strict=True)
+        ]
+        return _InLanes(k, qp_value, out, jobs)
 
     def leave_lanes(self) -> None:
         """Forget the jobs."""
@@ -277,14 +300,36 @@ class UnitDecoder:
             rows = range(start // together * together, min(-(-stop // together) * together, part.dims[0]))
             if len(rows) == part.dims[0] or not self._syntaxes[0].entry_points:
                 return None
+            some = np.arange(start, stop) - rows.start
+            if (values := self._rows_in_lanes(rows)) is not None:
+                return np.take(values, some, axis=shift)
             target = self._head(0, rows)
             reader, buffer = target.reader.fork(rows.start) if rows.start else target.reader, target.buffer()
             for row in target.segments:
                 target.segment(row, reader, buffer)
             if rows.stop == part.dims[0]:
                 reader.decoder.terminate()
-            some = np.arange(start, stop) - rows.start
             return np.take(target.rec().values, some, axis=shift)
+
+    def _rows_in_lanes(self, rows: range) -> npt.NDArray[Any] | None:
+        """Return rows of the only tensor; None if they are not many, or must be decoded by scalar code."""
+        part = self._task.parts[0]
+        if not LANES or prod(part.dims) // part.dims[0] * len(rows) < TOGETHER * LANE_SEGMENT:
+            return None
+        try:
+            lanes = self._lanes(0, rows)
+            if lanes:
+                decode_lanes(lanes.jobs)
+                if lanes.are_done:
+                    found = self._from_lanes(lanes)
+                    if rows.stop == part.dims[0]:
+                        self._decoder.terminate()
+                    if isinstance(found, Rec):
+                        return found.values
+        except BitstreamError:  # scalar code raises it again
+            pass
+        self._begin()
+        return None
 
     # ------------------------------------------------------------------------------------------ steps
     @property
@@ -309,15 +354,17 @@ class UnitDecoder:
     def _continue(self) -> int:
         """Take over the part that was decoded in lanes; return the number of complete parts."""
         lanes, self._in_lanes = self._in_lanes, None
-        if not lanes or not all(job.done for job in lanes.jobs):
+        if not lanes or not lanes.are_done:
             return 0
+        self._found.append(self._from_lanes(lanes))
+        return lanes.k + 1
+
+    def _from_lanes(self, lanes: _InLanes) -> Rec | BitstreamError:
         self._decoder = lanes.jobs[-1].reader.decoder
         part, out = self._task.parts[lanes.k], lanes.out
         if out.dtype == np.float32:
-            self._found.append(Rec(part.name, part.role, dimension_shift(out, self._shift)))
-        else:
-            self._found.append(self._rec(part, out, self._task.dequantizer(part, lanes.qp_value)))
-        return lanes.k + 1
+            return Rec(part.name, part.role, dimension_shift(out, self._shift))
+        return self._rec(part, out, self._task.dequantizer(part, lanes.qp_value))
 
     def _recs(self) -> list[Rec]:
         recs = []
