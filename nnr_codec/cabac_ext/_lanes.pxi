@@ -41,7 +41,6 @@ ctypedef struct Strip:
     int64_t n                 # levels of the whole run
     int64_t first             # position of the first level
     int64_t column, row, x    # of the next level, in a block scan: its block, and the place in the block
-    int64_t at                # of the next level otherwise, in the output
     int status
 
 
@@ -55,53 +54,72 @@ cdef inline void put(Strip *s, const int32_t *levels, int64_t at, int64_t n) noe
         values[i] = <float>levels[i] * s.step
 
 
+cdef inline int64_t place(const Strip *s) noexcept nogil:
+    """Return the place of the next level of a block scan in the output."""
+    return (s.t.row + s.row) * s.t.width + s.column + s.x - s.first
+
+
 cdef void deliver(Strip *s, const int32_t *levels, int64_t n) noexcept nogil:
     """Move the next n levels of the run to the output."""
     cdef Tensor *t = s.t
-    cdef int64_t m, width, height
-    s.run.n -= n
+    cdef int64_t m, width
     if not t.block:
-        put(s, levels, s.at, n)
-        s.at += n
-        return
-    height = min(t.block, t.height - t.row)
-    while n > 0:
+        put(s, levels, t.done - s.first + s.n - s.run.n, n)
+    s.run.n -= n
+    while t.block and n > 0:
         width = min(t.block, t.width - s.column)
         m = min(n, width - s.x)
-        put(s, levels, (t.row + s.row) * t.width + s.column + s.x - s.first, m)
+        put(s, levels, place(s), m)
         levels += m
         n -= m
         s.x += m
         if s.x == width:
             s.x = 0
-            s.row += 1
-            if s.row == height:
-                s.row = 0
-                s.column += width
+            next_row(s, width)
+
+
+cdef inline void next_row(Strip *s, int64_t width) noexcept nogil:
+    """Go on to the next row of a block of this width."""
+    s.row += 1
+    if s.row == min(s.t.block, s.t.height - s.t.row):
+        s.row = 0
+        s.column += width
 
 
 cdef int next_run(Strip *s) noexcept nogil:
     """Begin the next run; return 0 if there is none."""
     cdef Tensor *t = s.t
-    cdef int64_t n = s.stop - t.done, rows
-    if t.block:
-        n = min(n, min(t.block, t.height - t.row) * t.width)
-        s.column = s.row = s.x = 0
-    elif t.row_skip:
-        while n > 0 and t.row_skip_list[t.row]:
-            memset(s.levels + s.at if s.values == NULL else <void *>(s.values + s.at), 0, t.width * sizeof(int32_t))
-            skip_levels(t, t.width)
-            s.at += t.width
-            t.done += t.width
-            t.row += 1
-            n -= t.width
-        rows = t.row
-        while rows < t.height and not t.row_skip_list[rows]:
+    cdef int64_t n, height, width, rows, at
+    while True:
+        if s.column == t.width:  # the end of a row of blocks
+            s.column = 0
+            t.row = min(t.row + t.block, t.height)
+            t.block_row += 1
+            if t.row < t.height and not t.error:
+                begin_block_row(s.c, t)
+        n = s.stop - t.done
+        if check(s.c, t) or n == 0:
+            s.status = FAILED if t.error else DONE
+            return 0
+        height = min(t.block, t.height - t.row) if t.block else t.height - t.row
+        if not t.row_skip:
+            n = height * t.width if t.block else n
+            break
+        width = min(t.block, t.width - s.column) if t.block else t.width
+        rows = 0
+        while s.row + rows < height and not t.row_skip_list[t.row + s.row + rows]:
             rows += 1
-        n = min(n, (rows - t.row) * t.width)
-    if n <= 0:
-        s.status = FAILED if check(s.c, t) else DONE
-        return 0
+        if rows:
+            n = rows * width
+            break
+        at = place(s)
+        memset(s.levels + at if s.values == NULL else <void *>(s.values + at), 0, width * sizeof(int32_t))
+        skip_levels(t, width)
+        t.done += width
+        if t.block:
+            next_row(s, width)
+        else:
+            t.row += 1
     begin_run(t, t.first, n, &s.run)
     s.n = n
     return 1
@@ -112,16 +130,8 @@ cdef int end_of_run(Strip *s) noexcept nogil:
     cdef Tensor *t = s.t
     end_run(t, &s.run)
     t.done += s.n
-    if t.block:
-        t.row = min(t.row + t.block, t.height)
-        t.block_row += 1
-        if t.row < t.height and not t.error:
-            begin_block_row(s.c, t)
-    elif t.row_skip:
+    if t.row_skip and not t.block:
         t.row += s.n // t.width
-    if check(s.c, t):
-        s.status = FAILED
-        return 0
     return next_run(s)
 
 
@@ -174,7 +184,7 @@ cdef class LaneJob:
 
 def fits_lanes(LevelReader reader not None):
     cdef Tensor *t = &reader.job.t
-    return not (t.limited or t.empty or t.co_loc != NULL or t.hist and t.any_sig != NULL or t.block and t.row_skip
+    return not (t.limited or t.empty or t.co_loc != NULL or t.hist and t.any_sig != NULL
                 or t.unary_length > NNR_MOST_UNARY or t.error or t.done and not t.block)
 
 

@@ -194,8 +194,8 @@ def has_lanes() -> bool:
 def fits_lanes(reader: LevelReader) -> bool:
     """Return whether levels of the tensor can be decoded in lanes.
 
-    The tensor must have no codebook that limits its levels, no contexts that refer to earlier updates, no skipped rows
-    in a block scan, and a unary length of at most 32.
+    The tensor must have no codebook that limits its levels, no contexts that refer to earlier updates, and a unary
+    length of at most 32.
     """
 
 def decode_lanes(jobs: list[LaneJob], few: int = 5) -> tuple[int, int]:

@@ -69,9 +69,9 @@ def many(seed: int, count: int = 40) -> list[Coded]:
         }
         ids = np.array(random.choices(range(9), k=87 + 4 * (options["cabac_unary_length_minus1"] + 1)), np.uint8)
         side = TensorSide(shift_parameter_ids=ids) if random.getrandbits(1) else None
-        if len(shape) == 2 and shape[0] > 1 and not options["scan_order"] and random.getrandbits(1):
+        if len(shape) == 2 and min(shape) > 1 and random.getrandbits(1):
             x[rng.random(shape[0]) < 0.5] = 0
-            side = TensorSide(row_skip_enabled_flag=1)
+            side = TensorSide(row_skip_enabled_flag=1, shift_parameter_ids=ids)
         found.append(coded(np.rint(x).astype(np.int32), side, **options))
     return found
 
@@ -134,7 +134,7 @@ def test_a_malformed_payload_changes_nothing_in_other_lanes(seed: int) -> None:
         assert levels.tolist() == expected.tolist()
         assert job.reader.decoder.bit == reader.decoder.bit
         valid += 1
-    assert 10 < valid < len(pairs) - 5
+    assert 5 < valid < len(pairs) - 5
 
 
 @pytest.mark.parametrize("few", [0, 4])
