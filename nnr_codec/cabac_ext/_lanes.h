@@ -67,7 +67,7 @@ static int nnr_has_lanes(void)
 typedef struct {
     __m512i window, range, valid, context, level, j, negative, state, prev, place, left, base, dq, full;
     __m512i pos[2], safe[2];
-    __mmask16 active, sig, sign, x, x2, bypass;
+    __mmask16 active, dependent, sig, sign, x, x2, bypass;
 } NnrVectors;
 
 typedef struct {
@@ -76,24 +76,50 @@ typedef struct {
 
 #define NNR_ALL _mm512_set1_epi32
 
-/* Decode a bin in each lane that has levels left. */
+/* Decode a bin in each lane that has levels left. The next context follows from the bin and from values that are
+   computed while the context is loaded: this chain from context to context limits the speed. */
 NNR_LANES_INLINE void nnr_lanes_bin(NnrVectors *v, const NnrLaneTables *k, NnrLanes *lanes)
 {
-    const __m512i one = NNR_ALL(1), zero = _mm512_setzero_si512();
+    const __m512i one = NNR_ALL(1), two = NNR_ALL(2), zero = _mm512_setzero_si512();
     const __mmask16 m = _mm512_mask_test_epi32_mask(v->active, v->left, v->left);
-    __m512i c = _mm512_mask_i32gather_epi32(zero, m, v->context, lanes->contexts, 4);
-    const __m512i p = _mm512_and_si512(c, NNR_ALL((int)0xfff0ff00)), shift = _mm512_and_si512(c, NNR_ALL(0x000f000f));
-    const __m512i sum = _mm512_madd_epi16(p, _mm512_set1_epi16(1)); /* 16 * (16 * pStateIdx0 + pStateIdx1) */
-    const __m512i index = _mm512_or_si512(_mm512_and_si512(v->range, NNR_ALL(0xe0)), _mm512_abs_epi32(_mm512_srai_epi32(sum, 11)));
-    const __mmask16 high = _mm512_test_epi32_mask(index, NNR_ALL(0x80));
-    __m512i lps = _mm512_permutex2var_epi8(k->lps[0], index, k->lps[1]), range, scaled, count, flip, t, value;
-    __mmask16 less, b, to_sign, x_one, x2_one, x2_zero, filled, done, nonzero;
-    lps = _mm512_mask_mov_epi32(lps, high, _mm512_permutex2var_epi8(k->lps[2], index, k->lps[3]));
+    const __m512i was = v->context;
+    __m512i c = _mm512_mask_i32gather_epi32(zero, m, was, lanes->contexts, 4);
+    /* if the bin ends a level: stateId after a bin 0, and after a bin 1 of abs_remainder */
+    const __m512i from = _mm512_add_epi32(_mm512_add_epi32(v->state, v->state), _mm512_and_si512(v->level, one));
+    const __m512i state0 = _mm512_maskz_permutexvar_epi32(v->dependent, from, k->states);
+    const __m512i state1 = _mm512_maskz_permutexvar_epi32(v->dependent, _mm512_xor_si512(from, one), k->states);
+    const __m512i sign = _mm512_sub_epi32(two, v->negative);
+    const __mmask16 begun = _mm512_test_epi32_mask(v->level, v->level), more = _mm512_test_epi32_mask(v->j, v->j);
+    const __mmask16 fills = _mm512_mask_cmpeq_epi32_mask(v->x, _mm512_add_epi32(v->level, one), v->full);
+    const __mmask16 last = _mm512_mask_cmpeq_epi32_mask(v->bypass, v->j, one);
+    __m512i next0 = _mm512_add_epi32(_mm512_add_epi32(state0, state0), _mm512_add_epi32(state0, v->base));
+    __m512i next1 = _mm512_add_epi32(_mm512_add_epi32(state1, state1), _mm512_add_epi32(state1, v->base));
+    __m512i p, shift, sum, index, lps, range, scaled, count, flip, t, value;
+    __mmask16 less, b, to_sign, x_one, x2_one, done;
+    next0 = _mm512_mask_add_epi32(next0, begun, next0, sign);
+    next0 = _mm512_mask_add_epi32(next0, v->sign, v->base, NNR_ALL(NNR_GREATER_X));
+    next1 = _mm512_add_epi32(next1, sign);
+    next1 = _mm512_mask_add_epi32(next1, v->sig, _mm512_add_epi32(v->base, v->prev), NNR_ALL(NNR_SIGN_FLAG));
+    next1 = _mm512_mask_add_epi32(next1, v->sign, v->base, NNR_ALL(NNR_GREATER_X + 1));
+    next1 = _mm512_mask_add_epi32(next1, v->x, v->context, two);
+    next1 = _mm512_mask_add_epi32(next1, fills, v->base, NNR_ALL(NNR_GREATER_X2));
+    next1 = _mm512_mask_add_epi32(next1, v->x2, v->context, one);
+    /* the bin */
+    p = _mm512_and_si512(c, NNR_ALL((int)0xfff0ff00));
+    shift = _mm512_and_si512(c, NNR_ALL(0x000f000f));
+    sum = _mm512_madd_epi16(p, _mm512_set1_epi16(1)); /* 16 * (16 * pStateIdx0 + pStateIdx1) */
+    index = _mm512_or_si512(_mm512_and_si512(v->range, NNR_ALL(0xe0)), _mm512_abs_epi32(_mm512_srai_epi32(sum, 11)));
+    lps = _mm512_mask_mov_epi32(_mm512_permutex2var_epi8(k->lps[0], index, k->lps[1]),
+                                _mm512_test_epi32_mask(v->range, NNR_ALL(0x80)),
+                                _mm512_permutex2var_epi8(k->lps[2], index, k->lps[3]));
     lps = _mm512_and_si512(lps, NNR_ALL(0xff));
     range = _mm512_sub_epi32(v->range, lps);
     scaled = _mm512_slli_epi32(range, 23);
     scaled = _mm512_mask_slli_epi32(scaled, v->bypass, v->range, 22);
-    less = _mm512_mask_cmpge_epu32_mask(m, v->window, scaled);
+    less = _mm512_cmpge_epu32_mask(v->window, scaled);
+    b = (__mmask16)(less ^ (~_mm512_movepi32_mask(sum) & ~v->bypass));
+    v->context = _mm512_mask_mov_epi32(v->context, m, _mm512_mask_mov_epi32(next0, b, next1));
+    less &= m;
     v->window = _mm512_mask_sub_epi32(v->window, less, v->window, scaled);
     range = _mm512_mask_mov_epi32(range, less, lps);
     count = _mm512_sub_epi32(_mm512_lzcnt_epi32(range), NNR_ALL(23));
@@ -101,53 +127,40 @@ NNR_LANES_INLINE void nnr_lanes_bin(NnrVectors *v, const NnrLaneTables *k, NnrLa
     v->range = _mm512_mask_sllv_epi32(v->range, (__mmask16)(m & ~v->bypass), range, count);
     v->window = _mm512_mask_sllv_epi32(v->window, m, v->window, count);
     v->valid = _mm512_mask_sub_epi32(v->valid, m, v->valid, count);
-    b = (__mmask16)(less ^ (~_mm512_movepi32_mask(sum) & ~v->bypass));
-    /* the states after the bin */
+    /* the states of the context after the bin */
     flip = _mm512_movm_epi32((__mmask16)~b);
     t = _mm512_srai_epi16(_mm512_sub_epi16(_mm512_xor_si512(p, flip), flip), 11);
     t = _mm512_sllv_epi16(_mm512_srlv_epi16(_mm512_permutexvar_epi16(t, k->transition), shift), k->shifts);
     t = _mm512_sub_epi16(_mm512_xor_si512(t, flip), flip);
     c = _mm512_or_si512(_mm512_add_epi16(p, t), shift);
-    _mm512_mask_i32scatter_epi32(lanes->contexts, (__mmask16)(m & ~v->bypass), v->context, c, 4);
-    /* the meaning of the bin, and the next bin */
+    _mm512_mask_i32scatter_epi32(lanes->contexts, (__mmask16)(m & ~v->bypass), was, c, 4);
+    /* the meaning of the bin, and the next syntax element */
     to_sign = v->sig & b & m;
     x_one = v->x & b;
     x2_one = v->x2 & b;
-    x2_zero = v->x2 & (__mmask16)~b & _mm512_test_epi32_mask(v->j, v->j);
-    done = (__mmask16)(((v->sig & m) | v->x | (v->x2 & ~x2_zero)) & ~b);
+    done = (__mmask16)((((v->sig & m) | v->x | (v->x2 & ~more)) & ~b) | last);
     v->negative = _mm512_mask_mov_epi32(v->negative, v->sign, _mm512_maskz_mov_epi32(b, one));
     v->level = _mm512_mask_add_epi32(v->level, (__mmask16)(x_one | to_sign), v->level, one);
     v->j = _mm512_mask_sub_epi32(v->j, v->bypass, v->j, one);
     v->level = _mm512_mask_add_epi32(v->level, (__mmask16)(x2_one | (v->bypass & b)), v->level, _mm512_sllv_epi32(one, v->j));
     v->j = _mm512_mask_add_epi32(v->j, x2_one, v->j, one);
-    filled = _mm512_mask_cmpeq_epi32_mask(x_one, v->level, v->full);
-    done |= _mm512_mask_testn_epi32_mask(v->bypass, v->j, v->j);
-    v->bypass = (__mmask16)((v->bypass & ~done) | x2_zero);
-    v->x2 = filled | x2_one;
-    v->context = _mm512_mask_add_epi32(v->context, x2_one, v->context, one);
-    v->context = _mm512_mask_add_epi32(v->context, (__mmask16)(x_one & ~filled), v->context, NNR_ALL(2));
-    v->context = _mm512_mask_add_epi32(v->context, filled, v->base, NNR_ALL(NNR_GREATER_X2));
-    v->context = _mm512_mask_add_epi32(v->context, v->sign, _mm512_add_epi32(v->base, v->negative), NNR_ALL(NNR_GREATER_X));
-    v->context = _mm512_mask_add_epi32(v->context, to_sign, _mm512_add_epi32(v->base, v->prev), NNR_ALL(NNR_SIGN_FLAG));
-    v->x = (__mmask16)(v->sign | (x_one & ~filled));
+    v->j = _mm512_maskz_mov_epi32((__mmask16)~(done | (fills & b)), v->j);
+    t = _mm512_mask_mov_epi32(state0, v->bypass & b, state1);
+    v->bypass = (__mmask16)((v->bypass & ~last) | (v->x2 & ~b & more));
+    v->x2 = (__mmask16)((fills & b) | x2_one);
+    v->x = (__mmask16)(v->sign | (x_one & ~fills));
     v->sign = to_sign;
     v->sig = (__mmask16)(done | (v->sig & ~m));
     /* levels that are complete */
-    nonzero = _mm512_test_epi32_mask(v->level, v->level);
     value = _mm512_sllv_epi32(v->level, v->dq);
-    value = _mm512_mask_sub_epi32(value, nonzero, value, _mm512_and_si512(v->state, one));
+    value = _mm512_mask_sub_epi32(value, _mm512_test_epi32_mask(v->level, v->level), value, _mm512_and_si512(v->state, one));
     value = _mm512_mask_sub_epi32(value, _mm512_test_epi32_mask(v->negative, v->negative), zero, value);
     _mm512_mask_i32scatter_epi32(lanes->held, done, v->place, value, 4);
     v->place = _mm512_mask_add_epi32(v->place, done, v->place, one);
     v->left = _mm512_mask_sub_epi32(v->left, done, v->left, one);
-    t = _mm512_add_epi32(_mm512_add_epi32(v->state, v->state), _mm512_and_si512(v->level, one));
-    v->state = _mm512_mask_permutexvar_epi32(v->state, done & _mm512_test_epi32_mask(v->dq, v->dq), t, k->states);
-    t = _mm512_maskz_sub_epi32(nonzero, NNR_ALL(2), v->negative);
-    v->prev = _mm512_mask_mov_epi32(v->prev, done, t);
-    t = _mm512_add_epi32(_mm512_add_epi32(v->state, v->state), _mm512_add_epi32(v->state, t));
-    v->context = _mm512_mask_add_epi32(v->context, done, v->base, t);
-    v->level = _mm512_mask_mov_epi32(v->level, done, zero);
-    v->j = _mm512_mask_mov_epi32(v->j, (__mmask16)(done | filled), zero);
+    v->state = _mm512_mask_mov_epi32(v->state, done, t);
+    v->prev = _mm512_mask_mov_epi32(v->prev, done, _mm512_maskz_sub_epi32(_mm512_test_epi32_mask(v->level, v->level), two, v->negative));
+    v->level = _mm512_maskz_mov_epi32((__mmask16)~done, v->level);
 }
 
 /* Refill the windows to at least 25 valid bits, enough for two bins. */
@@ -209,6 +222,7 @@ static __attribute__((noinline, NNR_LANES_TARGET)) uint32_t nnr_lanes_run(NnrLan
         v.safe[i] = _mm512_loadu_si512(lanes->safe + 8 * i);
     }
     v.active = (__mmask16)lanes->active;
+    v.dependent = _mm512_test_epi32_mask(v.dq, v.dq);
     v.sig = (__mmask16)lanes->sig;
     v.sign = (__mmask16)lanes->sign;
     v.x = (__mmask16)lanes->x;
