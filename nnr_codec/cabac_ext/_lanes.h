@@ -95,7 +95,7 @@ NNR_LANES_INLINE void nnr_lanes_bin(NnrVectors *v, const NnrLaneTables *k, NnrLa
     __m512i next0 = _mm512_add_epi32(_mm512_add_epi32(state0, state0), _mm512_add_epi32(state0, v->base));
     __m512i next1 = _mm512_add_epi32(_mm512_add_epi32(state1, state1), _mm512_add_epi32(state1, v->base));
     __m512i p, shift, sum, index, lps, range, scaled, count, flip, t, value;
-    __mmask16 less, b, to_sign, x_one, x2_one, done;
+    __mmask16 less, b, to_sign, x_one, x2_one, done, nonzero;
     next0 = _mm512_mask_add_epi32(next0, begun, next0, sign);
     next0 = _mm512_mask_add_epi32(next0, v->sign, v->base, NNR_ALL(NNR_GREATER_X));
     next1 = _mm512_add_epi32(next1, sign);
@@ -142,7 +142,8 @@ NNR_LANES_INLINE void nnr_lanes_bin(NnrVectors *v, const NnrLaneTables *k, NnrLa
     v->negative = _mm512_mask_mov_epi32(v->negative, v->sign, _mm512_maskz_mov_epi32(b, one));
     v->level = _mm512_mask_add_epi32(v->level, (__mmask16)(x_one | to_sign), v->level, one);
     v->j = _mm512_mask_sub_epi32(v->j, v->bypass, v->j, one);
-    v->level = _mm512_mask_add_epi32(v->level, (__mmask16)(x2_one | (v->bypass & b)), v->level, _mm512_sllv_epi32(one, v->j));
+    t = _mm512_sllv_epi32(one, v->j);
+    v->level = _mm512_mask_add_epi32(v->level, (__mmask16)(x2_one | (v->bypass & b)), v->level, t);
     v->j = _mm512_mask_add_epi32(v->j, x2_one, v->j, one);
     v->j = _mm512_maskz_mov_epi32((__mmask16)~(done | (fills & b)), v->j);
     t = _mm512_mask_mov_epi32(state0, v->bypass & b, state1);
@@ -152,14 +153,15 @@ NNR_LANES_INLINE void nnr_lanes_bin(NnrVectors *v, const NnrLaneTables *k, NnrLa
     v->sign = to_sign;
     v->sig = (__mmask16)(done | (v->sig & ~m));
     /* levels that are complete */
+    nonzero = _mm512_test_epi32_mask(v->level, v->level);
     value = _mm512_sllv_epi32(v->level, v->dq);
-    value = _mm512_mask_sub_epi32(value, _mm512_test_epi32_mask(v->level, v->level), value, _mm512_and_si512(v->state, one));
+    value = _mm512_mask_sub_epi32(value, nonzero, value, _mm512_and_si512(v->state, one));
     value = _mm512_mask_sub_epi32(value, _mm512_test_epi32_mask(v->negative, v->negative), zero, value);
     _mm512_mask_i32scatter_epi32(lanes->held, done, v->place, value, 4);
     v->place = _mm512_mask_add_epi32(v->place, done, v->place, one);
     v->left = _mm512_mask_sub_epi32(v->left, done, v->left, one);
     v->state = _mm512_mask_mov_epi32(v->state, done, t);
-    v->prev = _mm512_mask_mov_epi32(v->prev, done, _mm512_maskz_sub_epi32(_mm512_test_epi32_mask(v->level, v->level), two, v->negative));
+    v->prev = _mm512_mask_mov_epi32(v->prev, done, _mm512_maskz_sub_epi32(nonzero, two, v->negative));
     v->level = _mm512_maskz_mov_epi32((__mmask16)~done, v->level);
 }
 
