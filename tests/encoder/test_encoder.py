@@ -247,7 +247,6 @@ def test_profiles(profile: int) -> None:
     np.testing.assert_array_equal(got["i"], model["i"])
 
 
-@pytest.mark.parametrize("shape", [(70, 50), (8, 8), (65, 3), (3, 65), (130, 2, 2), (1, 30), (30, 1), (30,)])
 @pytest.mark.parametrize(
     ("shape", "scan_order"),
     [
@@ -282,6 +281,7 @@ def test_fast_decode_leaves_levels_and_given_scan_orders_alone() -> None:
         assert [[tool for tool in info.tools if "scan" in tool] for info in file.info.values()] == [["scan 4"], []]
 
 
+@pytest.mark.parametrize("shape", [(70, 50), (8, 8), (65, 3), (3, 65), (130, 2, 2), (1, 30), (30, 1), (30,)])
 @pytest.mark.parametrize("scan_order", [1, 2, 3, 4])
 @pytest.mark.parametrize("dq", [False, True])
 def test_scan_orders(shape: tuple[int, ...], scan_order: int, dq: bool) -> None:
