@@ -26,6 +26,8 @@ EXTENSIONS = [
         "_engine.pxd",
         "_estimate.h",
         "_estimate.pxi",
+        "_lanes.h",
+        "_lanes.pxi",
         "_levels.h",
         "_syntax.pxi",
         "_tables.h",

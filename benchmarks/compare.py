@@ -98,6 +98,7 @@ def options(work: Work, content: Tensors) -> dict[str, Any]:
         "rate": work.rate,
         "lambda_scale": work.lambda_scale,
         "unary": UNARY,
+        "fast_decode": work.fast_decode,
         "fine": fine,
         "fine_qp": ONE_DIMENSION_QP,
     }
@@ -128,6 +129,11 @@ def pace() -> float:
     return min(times)
 
 
+def of_side(request: dict[str, Any], side: str) -> dict[str, Any]:
+    """A request with the bitstream for one side."""
+    return request | {"from": request["from"][side]} if "from" in request else request
+
+
 def timed(request: dict[str, Any], codecs: dict[str, Codec], clock: str, quick: bool, attempts: int) -> dict[str, Any]:
     """The ratio of one request, measured again while it is void."""
     for _ in range(attempts):
@@ -135,10 +141,12 @@ def timed(request: dict[str, Any], codecs: dict[str, Codec], clock: str, quick: 
         repetitions, before = 3 if quick else 7, pace()
         while len(samples["ours"]) < repetitions:
             for side in SIDES:
-                samples[side].append(codecs[side].ask(**request))
+                samples[side].append(codecs[side].ask(**of_side(request, side)))
             if samples["theirs"][0]["wall"] > 5:
                 repetitions = 3
         result = ratios(samples, clock)
+        if occupancy := samples["ours"][0].get("lanes"):
+            result["lanes"] = occupancy
         result["noisy"] |= abs(pace() / before - 1) > DRIFT
         if not result["noisy"]:
             break
@@ -177,8 +185,12 @@ def row(
         told["jobs"] = work.jobs
         requests: dict[str, dict[str, Any]] = {
             "encode": {"do": "encode", "tensors": source, "to": Path(folder, "again.nnr"), "options": told},
-            # both decode the same bits
-            "decode": {"do": "decode", "from": streams["theirs"], "jobs": work.jobs},
+            # both decode the same bits, unless ours are made for fast decoding
+            "decode": {
+                "do": "decode",
+                "from": streams if work.fast_decode else dict.fromkeys(SIDES, streams["theirs"]),
+                "jobs": work.jobs,
+            },
         }
         for what, request in requests.items():
             if work.jobs > 1:
@@ -189,7 +201,7 @@ def row(
             result[what]["memory"] = {}
             for side in SIDES:  # in a fresh process, since memory that was once needed stays
                 fresh = Codec(side, python[side])
-                result[what]["memory"][side] = int(fresh.ask(**request)["memory"])
+                result[what]["memory"][side] = int(fresh.ask(**of_side(request, side))["memory"])
                 fresh.close()
         return result
 

@@ -31,8 +31,8 @@ def memory(row: dict[str, Any], what: str) -> str:
 def tables(rows: list[dict[str, Any]]) -> str:
     """Markdown of what compare.py printed."""
     out = [
-        "| work | parameters | bits each | size | encode | decode | memory, encode | memory, decode |",
-        "|---|---|---|---|---|---|---|---|",
+        "| work | parameters | bits each | size | encode | decode | lanes | memory, encode | memory, decode |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     work = [row for row in rows if "parameters" in row]
     for row in work:
@@ -42,6 +42,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f"{row['bits']['ours']:.2f}",
             f"{row['size']:.4f}" if "size" in row else "",
             *(ratio(row, what) for what in ("encode", "decode")),
+            f"{row['decode']['lanes']:.0%}" if "lanes" in row.get("decode", {}) else "",
             *(memory(row, what) for what in ("encode", "decode")),
         ]
         out.append(f"| {' | '.join(cells)} |")
@@ -50,7 +51,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
     decode = f"**{means[1]:.2f}** ≥ {GOAL_DECODE_MEAN}"
     if means[1] < GOAL_DECODE_MEAN:
         decode = f"{means[1]:.2f} < {GOAL_DECODE_MEAN}"
-    out.append(f"| geometric mean, one thread | | | | {means[0]:.2f} | {decode} | | |")
+    out.append(f"| geometric mean, one thread | | | | {means[0]:.2f} | {decode} | | | |")
     for row in rows:
         if "import" in row:
             out += start_up(row)

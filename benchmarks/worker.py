@@ -35,6 +35,7 @@ def ours() -> Codec:
             choose_shift_parameters=o["choice"],
             rate=o["rate"],
             cabac_unary_length_minus1=o["unary"],
+            fast_decode=o.get("fast_decode", False),
             rules=tuple(fine),
         )
         return nnr.encode(tensors, config, jobs=o.get("jobs", 1))
@@ -42,6 +43,17 @@ def ours() -> Codec:
     def decode(data: Any, jobs: int) -> dict[str, Any]:
         return dict(nnr.decode(data, jobs=jobs).tensors)
 
+    from nnr_codec.decoder import lanes
+
+    decode_lanes = lanes.decode_lanes
+
+    def counted(jobs: Any) -> tuple[int, int]:
+        busy, steps = decode_lanes(jobs)
+        LANES[0] += busy
+        LANES[1] += steps
+        return busy, steps
+
+    lanes.decode_lanes = counted  # type: ignore[assignment]
     return encode, decode, nnr.__version__
 
 
@@ -74,6 +86,10 @@ def theirs(driver: str) -> Codec:
         return result
 
     return encode, decode, codec.version
+
+
+#: Sums over all steps of the active and of all lanes, during one request.
+LANES = [0, 0]
 
 
 def peak() -> int:
@@ -120,7 +136,10 @@ def main(side: str, *arguments: str) -> None:
         else:
             with open(request["from"], "rb") as source:
                 content = bytearray(source.read())
+            LANES[:] = 0, 0
             result, answer = measured(partial(decode, content, request.get("jobs", 1)))
+            if LANES[1]:
+                answer["lanes"] = round(LANES[0] / LANES[1], 3)
             if request.get("to"):
                 np.savez(request["to"], **result)
         print(json.dumps(answer), file=replies, flush=True)

@@ -25,7 +25,7 @@ class Work:
     ----------
     name : str
     source : str
-        ``model:FILE``, ``laplace:ROWS x COLUMNS:SHARE OF ZEROS`` or ``many:COUNT``.
+        ``model:FILE``, ``laplace:ROWS x COLUMNS:SHARE OF ZEROS``, ``layers:COUNT`` or ``many:COUNT``.
     qp : int
         Quantization parameter of tensors with two dimensions and more, at a density of 2.
     dq, choice : bool
@@ -36,6 +36,8 @@ class Work:
         Of NNCodec: 0 is its default.
     jobs : int
         Threads of ours; NNCodec has one. With more than one the ratios are of wall time.
+    fast_decode : bool
+        Of our encoder. Each codec then decodes its own bitstream.
     quick : bool
         Part of a ``--quick`` run.
     goal : dict of str to float
@@ -50,6 +52,7 @@ class Work:
     rate: float | None = None
     lambda_scale: float = 0
     jobs: int = 1
+    fast_decode: bool = False
     quick: bool = False
     goal: dict[str, float] = field(default_factory=dict)
 
@@ -62,7 +65,7 @@ WORK = (
     Work("ResNet-20, qp -20", RESNET_20, -20),
     Work("ResNet-56, qp -38", RESNET_56, -38),
     Work("ResNet-56, qp -38, uniform", RESNET_56, -38, dq=False),
-    Work("ResNet-56, qp -32", RESNET_56, -32, quick=True),
+    Work("ResNet-56, qp -32", RESNET_56, -32, quick=True, goal={"decode": 3.0}),
     Work("ResNet-56, qp -32, equal work", RESNET_56, -32, rate=0),
     Work("ResNet-56, qp -32, no choice", RESNET_56, -32, choice=False, rate=0, goal={"encode": 4}),
     Work("ResNet-56, qp -32, RDO", RESNET_56, -32, lambda_scale=1),
@@ -76,12 +79,20 @@ WORK = (
     Work("MiniLM, qp -20", MINILM, -20),
     Work("MiniLM, qp -32, two threads", MINILM, -32, jobs=2, goal={"encode": 18, "decode": 4.8}),
     Work("MiniLM, qp -20, two threads", MINILM, -20, jobs=2, goal={"decode": 4.2}),
+    Work("MiniLM, qp -32, fast decode", MINILM, -32, fast_decode=True, goal={"decode": 4.5}),
+    Work("MiniLM, qp -20, fast decode", MINILM, -20, fast_decode=True, goal={"decode": 5.0}),
+    Work("MiniLM, qp -32, fast decode, two threads", MINILM, -32, jobs=2, fast_decode=True, goal={"decode": 8.1}),
+    Work("24 equal layers", "layers:24", -32, goal={"decode": 4.0}),
+    Work("24 equal layers, fast decode", "layers:24", -32, fast_decode=True),
     Work("Laplacian, 30 % zeros", "laplace:1000x2000:0.30", -32),
+    Work("Laplacian, 30 % zeros, fast decode", "laplace:1000x2000:0.30", -32, fast_decode=True),
     Work("Laplacian, 30 % zeros, uniform", "laplace:1000x2000:0.30", -32, dq=False),
     Work("Laplacian, 60 % zeros", "laplace:1000x2000:0.60", -32),
     Work("Laplacian, 95 % zeros", "laplace:1000x2000:0.95", -32),
     Work("Laplacian, 95 % zeros, uniform", "laplace:1000x2000:0.95", -32, dq=False, quick=True, goal={"decode": 4.2}),
+    Work("Laplacian, 95 % zeros, fast decode", "laplace:1000x2000:0.95", -32, fast_decode=True),
     Work("Laplacian, 10 million", "laplace:1000x10000:0.30", -32, rate=0),
+    Work("Laplacian, 10 million, fast decode", "laplace:1000x10000:0.30", -32, fast_decode=True),
     Work("100 tensors of 512", "many:100", -32, quick=True),
     Work("400 tensors of 512", "many:400", -32),
     Work("1600 tensors of 512", "many:1600", -32, goal={"encode": 50}),
@@ -115,6 +126,8 @@ def tensors(source: str, models: Path, minilm: Path | None = None) -> Tensors | 
         return dict(safetensors(path)) if path and path.exists() else None
     if kind == "many":
         return {f"layer{k}.weight": laplacian(16, 32, 0.3, seed=k) for k in range(int(rest))}
+    if kind == "layers":
+        return {f"layer{k}.weight": laplacian(768, 768, 0.3, seed=k) for k in range(int(rest))}
     shape, _, zeros = rest.partition(":")
     rows, columns = map(int, shape.split("x"))
     return {"weight": laplacian(rows, columns, float(zeros))}

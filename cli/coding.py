@@ -20,7 +20,7 @@ LOSSLESS = "lossless"
 
 #: Option names under the headings that several commands share (:class:`.params.GroupedCommand`).
 QUANTIZATION = "effort rate dependent_quantization codebook"
-SYNTAX = "scan_order row_skipping max_unit_size side_info indexed_references"
+SYNTAX = "fast_decode scan_order row_skipping max_unit_size side_info indexed_references"
 
 #: Click options by parameter name.
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
@@ -56,6 +56,12 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "--dq/--no-dq",
         default=None,
         help="Use dependent (default) or uniform quantization.",
+    ),
+    "fast_decode": click.option(
+        "--fast-decode",
+        is_flag=True,
+        default=None,
+        help="Write entry points, from which decoders can decode parts of a tensor side by side; up to 1 % more bytes.",
     ),
     "scan_order": click.option(
         "--scan-order",

@@ -55,8 +55,8 @@ Examples:
 
 \b
 Keys of a rule: qp, quality, snr, max_error, fine_vectors, dependent_quantization, exact,
-scan_order, row_skipping, cabac_unary_length_minus1, choose_shift_parameters, rate, codebook,
-reducible.
+scan_order, fast_decode, row_skipping, cabac_unary_length_minus1, choose_shift_parameters, rate,
+codebook, reducible.
 dq is short for dependent_quantization.
 Where several rules match a tensor, the last one wins.
 """,
@@ -86,7 +86,8 @@ Where several rules match a tensor, the last one wins.
 @coding.options("snr", "max_error", "target_size", "target_ratio", "lossless", "fixed_point")
 @click.option("--profile", type=click.IntRange(0, 1), help="1: extended feature set (default), 0: base feature set.")
 @coding.options(
-    "dependent_quantization", "scan_order", "row_skipping", "max_unit_size", "side_info", "indexed_references"
+    *("dependent_quantization", "fast_decode", "scan_order", "row_skipping"),
+    *("max_unit_size", "side_info", "indexed_references"),
 )
 @click.option(
     "--topology",

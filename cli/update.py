@@ -50,7 +50,8 @@ def _codings(command: F) -> F:
     for option in (
         coding.options("rules", "effort", "rate", "codebook", "jobs"),
         coding.options(
-            "dependent_quantization", "scan_order", "row_skipping", "max_unit_size", "side_info", "indexed_references"
+            *("dependent_quantization", "fast_decode", "scan_order", "row_skipping"),
+            *("max_unit_size", "side_info", "indexed_references"),
         ),
         coding.options("snr", "max_error", "target_size", "target_ratio", "lossless"),
         click.option(

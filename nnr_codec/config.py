@@ -60,7 +60,7 @@ FIXED_POINT = {"q7.8": (8, 16)}
 #: Parameters that a block may contain beside its weight: local scaling, batch normalization, bias.
 BLOCK_TYPES = NNR_CPT_LS | NNR_CPT_BN | NNR_CPT_BI
 #: Boolean tensor options without a None state.
-_FLAGS = ("fine_vectors", "reducible")
+_FLAGS = ("fine_vectors", "fast_decode", "reducible")
 #: Values of the option ``topology``: in the bitstream, or supplied to decoders separately.
 TOPOLOGY = ("carried", "external")
 
@@ -97,6 +97,9 @@ class TensorOptions:
         quantized, are stored losslessly.
     scan_order : int or None
         0: by rows; 1..4: by blocks of 8, 16, 32, 64 with entry points. None: by rows, unless ``effort`` tries others.
+    fast_decode : bool
+        Code large tensors by blocks with entry points, from which decoders can decode many parts at a time
+        (docs/explanation/lanes.md). Takes up to 1 % more bytes. Tensors with a ``scan_order`` are not changed.
     row_skipping : bool or None
         Code each all-zero row as one flag (profile 1). None: by ``effort``.
     cabac_unary_length_minus1 : int or None
@@ -122,6 +125,7 @@ class TensorOptions:
     dependent_quantization: bool | None = None
     exact: bool | None = None
     scan_order: int | None = None
+    fast_decode: bool = False
     row_skipping: bool | None = None
     cabac_unary_length_minus1: int | None = None
     choose_shift_parameters: bool | None = None
@@ -150,6 +154,7 @@ class RuleOptions(TypedDict, total=False):
     dependent_quantization: bool | None
     exact: bool | None
     scan_order: int | None
+    fast_decode: bool
     row_skipping: bool | None
     cabac_unary_length_minus1: int | None
     choose_shift_parameters: bool | None

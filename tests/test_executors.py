@@ -471,8 +471,8 @@ import numpy as np
 class Deadly(Mapping):
     """Tensors of which one ends the process that reads it: always, or once, as a file tells.
 
-    They are made when they are read: before Python 3.11.5, ProcessPoolExecutor hangs if a process dies while a large task
-    is sent to it.
+    They are made when they are read: before Python 3.11.5, ProcessPoolExecutor hangs if a process dies while a large
+    task is sent to it.
     """
 
     def __init__(self, names, name, pid, once=None):

@@ -301,10 +301,9 @@ NNR_INLINE uint32_t nnr_decode_bypass(NnrWindow *w, int n)
     return v;
 }
 
-/* Decode the rest of a level after its unary part: abs_level_greater_x2 and abs_remainder. */
-NNR_INLINE uint64_t nnr_decode_escape(NnrWindow *w, NnrContext *c, uint64_t level, uint64_t limit)
+/* Decode the rest of a level from bin j of abs_level_greater_x2 on, and abs_remainder. */
+NNR_INLINE uint64_t nnr_decode_escape(NnrWindow *w, NnrContext *c, uint64_t level, uint64_t limit, int j)
 {
-    int j = 0;
     do {
         NnrBin x = nnr_bin(c + j);
         if (w->valid < 16)
@@ -407,7 +406,7 @@ NNR_INLINE void nnr_decode_plain(NnrDecoder *d, NnrRun *r, const int dq)
         if (NNR_LIKELY(j == r->unary_length && (int64_t)level < r->limit[negative])) {
             if (w.valid < 16)
                 nnr_refill(&w);
-            level = nnr_decode_escape(&w, r->greater_x2, level, (uint64_t)r->limit[negative]);
+            level = nnr_decode_escape(&w, r->greater_x2, level, (uint64_t)r->limit[negative], 0);
         }
         sig = next[dq & (int)level & 1];
         nnr_store(r, i, nnr_resolve(level, state_id, dq), negative);
@@ -468,7 +467,7 @@ NNR_INLINE void nnr_decode_referring(NnrDecoder *d, NnrRun *r, const int dq)
         }
         level = 1 + (uint64_t)j;
         if (j == r->unary_length && (int64_t)level < r->limit[negative])
-            level = nnr_decode_escape(&w, r->greater_x2, level, (uint64_t)r->limit[negative]);
+            level = nnr_decode_escape(&w, r->greater_x2, level, (uint64_t)r->limit[negative], 0);
         nnr_store(r, i, nnr_resolve(level, state_id, dq), negative);
         prev = 2 - negative;
         if (dq)

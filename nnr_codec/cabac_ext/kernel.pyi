@@ -165,6 +165,47 @@ class LevelReader:
     def side(self) -> TensorSide:
         """Return the decoded elements except the levels. A fork returns no entry points."""
 
+class LaneJob:
+    """The next ``out.size`` levels of a reader, for :func:`decode_lanes`.
+
+    Parameters
+    ----------
+    reader : LevelReader
+        Must suit lanes, see :func:`fits_lanes`. In a block scan, the levels must end with a row of blocks.
+    out : ndarray
+        Receives the levels. C-contiguous int32, or float32 with ``step``.
+    step : float
+        If not 0, receives the levels times ``step``.
+    """
+
+    reader: LevelReader
+    size: int
+    @property
+    def done(self) -> bool:
+        """True if all levels were decoded; ``reader`` is then behind them. False after any error."""
+
+    def __init__(
+        self, reader: LevelReader, out: npt.NDArray[np.int32] | npt.NDArray[np.float32], step: float = 0
+    ) -> None: ...
+
+def has_lanes() -> bool:
+    """Return whether this processor has the instructions for lanes."""
+
+def fits_lanes(reader: LevelReader) -> bool:
+    """Return whether levels of the tensor can be decoded in lanes.
+
+    The tensor must have no codebook that limits its levels, no contexts that refer to earlier updates, and a unary
+    length of at most 32.
+    """
+
+def decode_lanes(jobs: list[LaneJob], few: int = 5) -> tuple[int, int]:
+    """Decode jobs side by side, see docs/explanation/lanes.md. Lanes begin with the first jobs.
+
+    When fewer than ``few`` jobs are left, scalar code, which is faster then, completes them.
+
+    Returns the sums over all steps of the active and of all lanes.
+    """
+
 class PayloadTracer:
     """Decoder that records every bin. It is slower than PayloadDecoder, and does not check the end of the payload."""
 

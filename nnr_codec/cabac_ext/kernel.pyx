@@ -406,6 +406,9 @@ cdef class LevelReader:
         return reader
 
 
+include "_lanes.pxi"
+
+
 cdef list_element(int error, int64_t j):
     """Return the path of the syntax element that describes entry point j."""
     name = {CABAC_OFFSET: "cabac_offset_list", DQ_STATE: "dq_state_list"}.get(error)

@@ -23,6 +23,8 @@ from .state import Arrays, Digest, Key, UpdateNode, UpdateState
 from .task import NduTask
 from .unit import Piece, UnitDecoder, complete, located
 
+#: The tensors of a group by name, and the nodes for later updates.
+Result = tuple[dict[str, Array], list["Left"]]
 #: References to earlier updates, one for each unit of a group.
 References = Sequence[Reference | None]
 
@@ -184,7 +186,7 @@ class GroupDecoder:
         self.references = references
         self._group, self._raw = group, raw
         self._memory: dict[Key, _Memory] = {}
-        self._units: list[UnitDecoder] = []
+        self.units: list[UnitDecoder] = []
         for task, reference in zip(group.tasks, references, strict=True):
             is_update = bool(task.header.parent_node_id_present_flag)
             co_loc: Arrays = ()
@@ -195,7 +197,7 @@ class GroupDecoder:
                 co_loc = reference.co_loc.levels[own] if reference.co_loc else ()
                 any_sig = reference.history.any_sig[own] if reference.history else ()
             with located(task):
-                self._units.append(
+                self.units.append(
                     UnitDecoder(
                         task,
                         first_edition=first_edition,
@@ -207,18 +209,18 @@ class GroupDecoder:
 
     def whole(self) -> list[Piece]:
         """Return calls that decode one unit each."""
-        return [unit.run for unit in self._units]
+        return [unit.run for unit in self.units]
 
     def pieces(self) -> list[Piece]:
         """Return calls that decode the units in any order and in any thread; see UnitDecoder.pieces."""
-        return [piece for unit in self._units for piece in unit.pieces()]
+        return [piece for unit in self.units for piece in unit.pieces()]
 
-    def run(self) -> tuple[dict[str, Array], list[Left]]:
+    def run(self) -> Result:
         """Decode everything; return the tensors by name, and the nodes to store."""
         task = self._group.tasks[0]
-        if len(self._units) == 1 and not task.header.parent_node_id_present_flag:  # the most frequent case
+        if len(self.units) == 1 and not task.header.parent_node_id_present_flag:  # the most frequent case
             try:
-                recs = self._units[0].at_once()
+                recs = self.units[0].at_once()
                 tensors = reconstruct(recs, task.header, task.names, task.dims, self._raw, task.outputs)
             except Exception as error:
                 complete(error, task)
@@ -228,7 +230,7 @@ class GroupDecoder:
             piece()
         return self.finish()
 
-    def finish(self) -> tuple[dict[str, Array], list[Left]]:
+    def finish(self) -> Result:
         """Return the tensors by name, and the nodes to store, after all pieces are done."""
         recs, left, first, last = self.recs(), self.left(), self._group.first, self._group.tasks[-1]
         with located(last):
@@ -237,7 +239,7 @@ class GroupDecoder:
     def recs(self) -> list[Rec]:
         """Return the Rec* tensors in coding order; call it once, after all pieces are done."""
         found = []
-        for task, reference, unit in zip(self._group.tasks, self.references, self._units, strict=True):
+        for task, reference, unit in zip(self._group.tasks, self.references, self.units, strict=True):
             recs = unit.recs()
             if reference and task.header.parent_node_id_present_flag:
                 with located(task):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,18 +16,20 @@ from ..dtypes import STORED_TYPES
 from ..errors import NnrError
 from ..limits import Budget
 from ..model import Array
+from ..parallel import pool as pools
 from ..parallel.checkpoint import Checkpoint, Record
 from ..parallel.pool import Pool, Task
-from .group import Group, GroupDecoder, Left, References
+from . import lanes, unit
+from .group import Group, GroupDecoder, References, Result
 from .state import UpdateState
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+#: Bytes of tensors that are decoded at a time if all tensors are returned.
+TOGETHER = 1 << 28
 _NOTHING = cast(memoryview, b"")  # bytes can be pickled; a memoryview cannot
 
-#: The tensors of a group by name, and the references for later updates.
-Result = tuple[dict[str, Array], list[Left]]
 #: Function that converts a decoded tensor (name, array, label of its unit) to output tensors with their names.
 Deliver = Callable[[str, Array, str], Iterable[tuple[str, Array]]]
 
@@ -80,7 +83,7 @@ def decode_groups(
     state.begin()
     tasks = _tasks(groups, state, first_edition, raw)
     with pool:
-        for group, (arrays, left) in zip(groups, pool.run(tasks), strict=True):
+        for group, (arrays, left) in zip(groups, _run(pool, tasks, TOGETHER), strict=True):
             group.commit(state, left)
             for part in list(arrays):
                 array = arrays.pop(part)  # no other reference: its memory is released on conversion
@@ -107,7 +110,7 @@ class Stored:
     checkpoint: Checkpoint
     about: tuple[Any, ...]
 
-    def results(self, pool: Pool, tasks: Sequence[_GroupTask]) -> Iterator[Result]:
+    def results(self, pool: Pool, tasks: Sequence[GroupTask]) -> Iterator[Result]:
         """Yield the results of tasks in order; remove records of other groups from the checkpoint."""
         keys = [self._key(task.group) for task in tasks]
         self.checkpoint.only(set(keys))
@@ -148,12 +151,22 @@ def decoded_ahead(
     are stored there. For other parameters and errors see :func:`decode_groups`.
     """
     tasks = _tasks(groups, UpdateState(), first_edition)
+    together = pools.WINDOW if jobs == 1 and executor is None else pools.WINDOW // 2
     with Pool(jobs, executor) as pool:
-        results = stored.results(pool, tasks) if stored else pool.run(tasks, large_first=False)
+        results = stored.results(pool, tasks) if stored else _run(pool, tasks, together, large_first=False)
         yield (tensors for tensors, _ in results)
 
 
-class _GroupTask(Task[Result]):
+def _run(pool: Pool, tasks: list[GroupTask], nbytes: int, *, large_first: bool = True) -> Iterator[Result]:
+    """Yield the results of tasks as Pool.run does; in lanes, up to ``nbytes`` of tensors are decoded at a time."""
+    if not (unit.LANES and pool.has_threads):
+        return pool.run(tasks, large_first=large_first)
+    if pool.jobs > 1:
+        nbytes = min(nbytes, max(-(-sum([task.nbytes for task in tasks]) // pool.jobs), lanes.SHARE))
+    return chain.from_iterable(pool.run(lanes.batches(tasks, nbytes), large_first=large_first))
+
+
+class GroupTask(Task[Result]):
     """Task that decodes a group.
 
     The pickled copy for another process contains the payloads as bytes, or the file and range of each payload.
@@ -187,6 +200,8 @@ class _GroupTask(Task[Result]):
 
     def split(self) -> GroupDecoder:
         """See Task."""
+        if self._error is not None:
+            raise self._error
         first_edition, raw = self._options
         return GroupDecoder(self.group, self._references, first_edition=first_edition, raw=raw)
 
@@ -194,14 +209,14 @@ class _GroupTask(Task[Result]):
         return partial, (_decode, _portable(self.group), self._references, *self._options)
 
 
-def _tasks(groups: Iterable[Group], state: UpdateState, first_edition: bool, raw: bool = False) -> list[_GroupTask]:
+def _tasks(groups: Iterable[Group], state: UpdateState, first_edition: bool, raw: bool = False) -> list[GroupTask]:
     """Return the tasks of groups. The tasks end at a group with a missing reference; its task raises the error."""
-    tasks: list[_GroupTask] = []
+    tasks: list[GroupTask] = []
     for group in groups:
         try:
-            tasks.append(_GroupTask(group, group.references(state), first_edition, raw))
+            tasks.append(GroupTask(group, group.references(state), first_edition, raw))
         except NnrError as error:
-            tasks.append(_GroupTask(group, (), first_edition, raw, error))
+            tasks.append(GroupTask(group, (), first_edition, raw, error))
             break
     return tasks
 

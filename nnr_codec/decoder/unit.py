@@ -8,13 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..bitstream.payload import Levels, PayloadPart, code_qp_value, entry_points, tensor_syntax
-from ..cabac_ext.kernel import LevelReader, PayloadDecoder, TensorSyntax
+from ..cabac_ext.kernel import (
+    LaneJob,
+    LevelReader,
+    PayloadDecoder,
+    TensorSyntax,
+    decode_lanes,
+    fits_lanes,
+    has_lanes,
+)
 from ..constants import NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, LimitError, MissingReferenceError, PayloadError, locate
 from ..rules import Requirement
@@ -22,11 +30,17 @@ from ..tensor.quant import cast_floats
 from ..tensor.shape import dimension_shift
 from .reconstruct import Rec
 from .state import Arrays
-from .task import NduTask
+from .task import Dequantizer, NduTask
 
 #: Minimum number of parameters decoded and scaled at a time: the levels fit the processor's cache until they are
 #: scaled, and take a few milliseconds. Segments, and therefore errors, do not depend on the number of threads.
 SEGMENT = 1 << 16
+#: Minimum number of parameters between two entry points that are decoded in one lane.
+LANE_SEGMENT = 1 << 14
+#: Number of jobs for lanes that take as long together as one of them, and for which lanes are worth their overhead.
+TOGETHER = 7
+#: True if levels are decoded in lanes, where these suit.
+LANES = has_lanes()
 
 Piece = Callable[[], None]
 
@@ -56,6 +70,26 @@ def complete(error: BaseException, task: NduTask) -> None:
             error.bit += 8 * task.unit.payload_offset
     elif isinstance(error, MemoryError):
         raise LimitError("not enough memory for the tensor", unit=task.label) from None
+
+
+def segments(rows: range, syntax: TensorSyntax, least: int) -> range:
+    """Return the first row of each segment of at least ``least`` parameters, which ends with a row of blocks."""
+    together = max(syntax.size // syntax.dims[0] * syntax.rows_together, 1)
+    return rows[:: -(-least // together) * syntax.rows_together]
+
+
+class _InLanes(NamedTuple):
+    """Part of a payload that is decoded in lanes: its number, and its output, levels or values."""
+
+    k: int
+    qp_value: int
+    out: npt.NDArray[Any]
+    jobs: list[LaneJob]
+
+    @property
+    def are_done(self) -> bool:
+        """True if all levels are decoded."""
+        return all(job.done for job in self.jobs)
 
 
 class _Target:
@@ -89,8 +123,7 @@ class _Target:
         self.reader, self.shift, self.first = reader, shift, rows.start
         self._dims, self._part = part.dims[1:], part
         self._dequantize = task.dequantizer(part, qp_value)
-        together = max(syntax.size // part.dims[0] * syntax.rows_together, 1)
-        self.segments = range(rows.start, rows.stop, -(-SEGMENT // together) * syntax.rows_together)
+        self.segments = segments(rows, syntax, SEGMENT)
         self._stop = rows.stop
         self.values: npt.NDArray[Any] | None = None
         if len(self.segments) > 1:
@@ -163,6 +196,52 @@ class UnitDecoder:
                     rule=Requirement.UPDATE_SHAPE,
                 )
         self._found: list[Rec | BitstreamError | _Target] = []
+        self._in_lanes: _InLanes | None = None
+
+    def lane_jobs(self) -> list[LaneJob]:
+        """Begin to decode, and return the levels of the largest part as jobs for lanes, if they suit lanes.
+
+        When the jobs have been decoded, :meth:`run` continues. It decodes everything again if a job has failed.
+        """
+        task = self._task
+        if task.header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT or self._co_loc or self._any_sig:
+            return []
+        try:
+            self._begin()
+            k = max(range(len(task.parts)), key=lambda k: self._syntaxes[k].size)
+            for before in range(k):
+                self._whole(before)
+            self._in_lanes = self._lanes(k, range(task.parts[k].dims[0]))
+        except (BitstreamError, MemoryError):  # `run` raises it again, in the right order among other errors
+            return []
+        return self._in_lanes.jobs if self._in_lanes else []
+
+    def _lanes(self, k: int, rows: range) -> _InLanes | None:
+        """Return the jobs of some rows of part k, and their output; None if they do not suit lanes."""
+        task, part, syntax = self._task, self._task.parts[k], self._syntaxes[k]
+        qp_value = code_qp_value(self._decoder, task.header, task.session)
+        reader = self._decoder.head(syntax)
+        if not fits_lanes(reader):
+            return None
+        step = 0.0 if self._keep_levels else task.plain_step(part, qp_value)
+        out: npt.NDArray[Any] = np.empty((len(rows), *part.dims[1:]), np.float32 if step else np.int32)
+        is_listed = self._has_lists and syntax.entry_points
+        starts = segments(rows, syntax, LANE_SEGMENT) if is_listed else rows[:: len(rows)]
+        readers = [reader.fork(row) if row else reader for row in starts]
+        jobs = [
+            LaneJob(one, out[row - rows.start : row - rows.start + starts.step], step)
+            for one, row in zip(readers, starts, strict=True)
+        ]
+        return _InLanes(k, qp_value, out, jobs)
+
+    def leave_lanes(self) -> None:
+        """Forget the jobs."""
+        self._in_lanes = None
+
+    @property
+    def in_lanes(self) -> bool:
+        """True between the first two of lane_jobs(), and run() or leave_lanes(), if there are jobs."""
+        return self._in_lanes is not None
 
     def pieces(self) -> list[Piece]:
         """Return calls that decode the payload, in any order and in any thread.
@@ -221,14 +300,36 @@ class UnitDecoder:
             rows = range(start // together * together, min(-(-stop // together) * together, part.dims[0]))
             if len(rows) == part.dims[0] or not self._syntaxes[0].entry_points:
                 return None
+            some = np.arange(start, stop) - rows.start
+            if (values := self._rows_in_lanes(rows)) is not None:
+                return np.take(values, some, axis=shift)
             target = self._head(0, rows)
             reader, buffer = target.reader.fork(rows.start) if rows.start else target.reader, target.buffer()
             for row in target.segments:
                 target.segment(row, reader, buffer)
             if rows.stop == part.dims[0]:
                 reader.decoder.terminate()
-            some = np.arange(start, stop) - rows.start
             return np.take(target.rec().values, some, axis=shift)
+
+    def _rows_in_lanes(self, rows: range) -> npt.NDArray[Any] | None:
+        """Return rows of the only tensor; None if they are not many, or must be decoded by scalar code."""
+        part = self._task.parts[0]
+        if not LANES or prod(part.dims) // part.dims[0] * len(rows) < TOGETHER * LANE_SEGMENT:
+            return None
+        try:
+            lanes = self._lanes(0, rows)
+            if lanes:
+                decode_lanes(lanes.jobs)
+                if lanes.are_done:
+                    found = self._from_lanes(lanes)
+                    if rows.stop == part.dims[0]:
+                        self._decoder.terminate()
+                    if isinstance(found, Rec):
+                        return found.values
+        except BitstreamError:  # scalar code raises it again
+            pass
+        self._begin()
+        return None
 
     # ------------------------------------------------------------------------------------------ steps
     @property
@@ -243,10 +344,27 @@ class UnitDecoder:
         if task.header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
             self._raw_float()
             return
-        self._begin()
-        for k in range(len(task.parts)):
+        begin = self._continue()
+        if not begin:
+            self._begin()
+        for k in range(begin, len(task.parts)):
             self._whole(k)
         self._decoder.terminate()
+
+    def _continue(self) -> int:
+        """Take over the part that was decoded in lanes; return the number of complete parts."""
+        lanes, self._in_lanes = self._in_lanes, None
+        if not lanes or not lanes.are_done:
+            return 0
+        self._found.append(self._from_lanes(lanes))
+        return lanes.k + 1
+
+    def _from_lanes(self, lanes: _InLanes) -> Rec | BitstreamError:
+        self._decoder = lanes.jobs[-1].reader.decoder
+        part, out = self._task.parts[lanes.k], lanes.out
+        if out.dtype == np.float32:
+            return Rec(part.name, part.role, dimension_shift(out, self._shift))
+        return self._rec(part, out, self._task.dequantizer(part, lanes.qp_value))
 
     def _recs(self) -> list[Rec]:
         recs = []
@@ -314,6 +432,10 @@ class UnitDecoder:
         dequantize = task.dequantizer(part, qp_value)
         reader, levels = self._decoder.head(self._syntaxes[k]), np.empty(part.dims, np.int32)
         reader.read(levels.reshape(-1))
+        return self._rec(part, levels, dequantize)
+
+    def _rec(self, part: PayloadPart, levels: Levels, dequantize: Dequantizer) -> Rec | BitstreamError:
+        """Return a part, or the error of a level that cannot be scaled."""
         try:
             values = dimension_shift(dequantize(levels, None), self._shift)
         except BitstreamError as error:

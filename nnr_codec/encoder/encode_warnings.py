@@ -155,6 +155,10 @@ def _has_rows(plan: TensorPlan, _: TensorOptions) -> bool:
     return plan.payload_type != NNR_PT_RAW_FLOAT and plan.dims[0] > 1 and prod(plan.dims[1:]) > 1
 
 
+def _has_entry_points(plan: TensorPlan, _: TensorOptions) -> bool:
+    return bool(plan.tools.scan_order)
+
+
 def _is_matrix(plan: TensorPlan, options: TensorOptions) -> bool:
     """Return whether a tensor may be quantized with a step size other than the fine one of vectors."""
     fine = options.exact is None and options.fine_vectors and not is_matrix_shape(plan.dims)
@@ -175,6 +179,7 @@ def _is_dependent(plan: TensorPlan, options: TensorOptions) -> bool:
 _TENSOR_OPTIONS: tuple[tuple[tuple[str, ...], Callable[[TensorPlan, TensorOptions], bool], str], ...] = (
     (("qp", "quality"), _is_lossy, "no tensor has floats that can be quantized"),
     (("scan_order", "row_skipping"), _has_rows, "no quantized tensor has several rows and columns"),
+    (("fast_decode",), _has_entry_points, "no tensor with several rows has 65,536 parameters"),
     (("dependent_quantization",), _is_dependent, "all tensors are exact, are vectors or use a codebook"),
     (("rate",), _is_optimised, "no matrix is quantized with a rate"),
     (("codebook",), _is_matrix, "no matrix can be quantized"),

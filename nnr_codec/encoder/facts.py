@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -53,6 +53,8 @@ FLOAT_FORMATS: dict[str, DecompressedDataFormat] = {
 }
 
 DEFAULT_LIMITS = Limits()
+#: Smallest number of parameters of a tensor with entry points for fast decoding, and of its rows of blocks.
+FAST_SIZE, FAST_ROW = 1 << 16, 1 << 15
 _TOOLS_OF = attrgetter(*TOOLS)
 
 
@@ -270,11 +272,27 @@ def tensor_facts(
         if axis >= array.ndim:
             raise EncodeError(f"the block of {name!r} has axis {axis}, but the tensor has {array.ndim} dimensions")
         array, known = native(np.moveaxis(array, axis, 0)), known.turned(axis) if known else None
+    if options.fast_decode and options.scan_order is None:
+        options = replace(options, scan_order=fast_scan_order(array.shape))
     if options.scan_order:
         dims = array.shape or (1,)
         if dims[0] == 1 or prod(dims[1:]) == 1:
             options = replace(options, scan_order=0)  # errata G2: same order, disputed entry points
     return TensorFacts(name, array, stored, options, config, context, known)
+
+
+def fast_scan_order(dims: Sequence[int]) -> int | None:
+    """Return the scan order for fast decoding, or None for a tensor that is too small.
+
+    Blocks of 64 are halved, down to 8, while there are fewer than 16 rows of blocks and a smaller row of blocks keeps
+    FAST_ROW parameters.
+    """
+    size, order = prod(dims), 4
+    if size < FAST_SIZE:
+        return None
+    while order > 1 and dims[0] < 16 * (4 << order) and size // dims[0] * (2 << order) >= FAST_ROW:
+        order -= 1
+    return order if 4 << order < dims[0] < size else None
 
 
 @lru_cache(maxsize=256)

@@ -89,18 +89,18 @@ class Pool:
     def __init__(self, jobs: int = 1, executor: Executor | None = None) -> None:
         if jobs < 1:
             raise ValueError(f"jobs must be at least 1, got {jobs}")
-        self._jobs = jobs if executor is None or jobs > 1 else os.cpu_count() or 1
+        self.jobs = jobs if executor is None or jobs > 1 else os.cpu_count() or 1
         self._executor, self._stack = executor, ExitStack()
         self._is_given, self._has_threads = executor is not None, False
         self._begun: set[Future[Any]] = set()
         self._tokens: list[CancelToken] = []
 
     def __enter__(self) -> Pool:
-        if self._is_given or self._jobs > 1:
+        if self._is_given or self.jobs > 1:
             from concurrent.futures import ThreadPoolExecutor  # which imports logging
 
             if self._executor is None:
-                self._executor = self._stack.enter_context(ThreadPoolExecutor(self._jobs))
+                self._executor = self._stack.enter_context(ThreadPoolExecutor(self.jobs))
             self._has_threads = isinstance(self._executor, ThreadPoolExecutor)
         return self
 
@@ -117,15 +117,20 @@ class Pool:
                     if not _is_lost(failure):
                         raise
 
+    @property
+    def has_threads(self) -> bool:
+        """True if all workers are threads of this process."""
+        return self._has_threads or self._executor is None
+
     def threads(self, work: int, whole: int) -> int:
         """Return the number of threads that may share a task of ``work``; ``whole`` is the work of all tasks.
 
         The number is 1 for a task that is too small to keep other threads waiting.
         """
-        return min(self._jobs, os.cpu_count() or 1) if self._is_large(work, whole) else 1
+        return min(self.jobs, os.cpu_count() or 1) if self._is_large(work, whole) else 1
 
     def _is_large(self, work: int, whole: int) -> bool:
-        return self._jobs > 1 and work >= SMALL and 2 * self._jobs * work > whole
+        return self.jobs > 1 and work >= SMALL and 2 * self.jobs * work > whole
 
     def run(self, tasks: Sequence[Task[Result]], *, large_first: bool = True) -> Iterator[Result]:
         """Yield the results of tasks in task order. An error is raised in place of its result, and cancels later tasks.
@@ -177,8 +182,8 @@ class Pool:
     def _has_room(self, count: int, ahead: int, nbytes: int) -> bool:
         """Return True if a batch of ``nbytes`` may begin, given ``count`` begun batches of ``ahead`` bytes in total."""
         if self._has_threads:
-            return ahead + nbytes <= WINDOW or count <= self._jobs
-        return count < self._jobs or (count < 2 * self._jobs and ahead + nbytes <= 2 * self._jobs * WINDOW)
+            return ahead + nbytes <= WINDOW or count <= self.jobs
+        return count < self.jobs or (count < 2 * self.jobs and ahead + nbytes <= 2 * self.jobs * WINDOW)
 
     def _largest(self, works: Sequence[int]) -> list[int]:
         whole = sum(works)

@@ -3,7 +3,8 @@
 ``python -m tests.cabac.million [--count N] [--seed S] [--first K] [--jobs J]``
 
 Payloads of one to four tensors with any combination of the tools are encoded by both and decoded by both: the bytes,
-parameters, flags, ids, entry points and positions are equal; in one payload of 16 also the state after every bin. A
+parameters, flags, ids, entry points and positions are equal; in one payload of 16 also the state after every bin. The
+first tensors of payloads are also decoded in lanes, where the processor has them. A
 payload follows from the seed and its number alone: where the two disagree, ``--first NUMBER --count 1`` is enough.
 """
 
@@ -19,7 +20,17 @@ from itertools import islice
 from math import prod
 from random import Random
 
-from nnr_codec.cabac_ext.kernel import PayloadEncoder
+import numpy as np
+
+from nnr_codec.cabac_ext.kernel import (
+    LaneJob,
+    LevelReader,
+    PayloadDecoder,
+    PayloadEncoder,
+    decode_lanes,
+    fits_lanes,
+    has_lanes,
+)
 from nnr_codec.syntax.deepcabac import QuantTensor, QuantTensorSyntax
 
 from .pairs import (
@@ -28,6 +39,8 @@ from .pairs import (
     clear_rows,
     feed,
     kernel_decode,
+    kernel_encode,
+    kernel_syntax,
     kernel_trace,
     level_range,
     oracle_decode,
@@ -136,6 +149,33 @@ def compare(tensors: list[Pair], traced: bool) -> Counter[str]:
     return seen
 
 
+def compare_lanes(payloads: list[list[Pair]]) -> int:
+    """Decode the first tensors side by side; how many suit lanes. AssertionError if one differs from scalar code."""
+    jobs, found = [], []
+    for tensors in payloads:
+        payload, s = kernel_encode(*tensors), tensors[0][0]
+        one, other = reader_of(payload, s), reader_of(payload, s)
+        if fits_lanes(one):
+            levels, expected = np.full((2, prod(s.dims)), -7, np.int32)
+            jobs.append(LaneJob(one, levels))
+            other.read(expected)
+            found.append((levels, expected, other.decoder.bit))
+    decode_lanes(jobs, few=len(jobs) % 7)
+    for job, (levels, expected, bit) in zip(jobs, found, strict=True):
+        assert job.done
+        assert levels.tolist() == expected.tolist()
+        assert job.reader.decoder.bit == bit
+    return len(jobs)
+
+
+def reader_of(payload: bytes, s: QuantTensorSyntax) -> LevelReader:
+    """The reader of the levels of a payload's first tensor."""
+    decoder = PayloadDecoder(payload)
+    if s.qp_bits:
+        decoder.quant_param(s.qp_bits)
+    return decoder.head(kernel_syntax(s))
+
+
 def tools(s: QuantTensorSyntax, t: QuantTensor) -> Iterator[str]:
     """What a tensor has, by names for the table."""
     yield "tensors"
@@ -162,6 +202,8 @@ def batch(seed: int, start: int, stop: int) -> Counter[str]:
         except Exception as error:
             error.add_note(f"payload {number} of seed {seed}: --seed {seed} --first {number} --count 1")
             raise
+    if has_lanes():
+        seen["tensors in lanes"] = compare_lanes([payload_of(seed, number) for number in range(start, stop)])
     return seen
 
 

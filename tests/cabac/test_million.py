@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from nnr_codec.cabac_ext.kernel import has_lanes
 from nnr_codec.syntax import deepcabac
 
 from . import million
@@ -28,6 +29,7 @@ TOOLS = {
     "entry points",
     "payloads of several tensors",
     "payloads compared bin by bin",
+    *["tensors in lanes"] * has_lanes(),
 }
 
 

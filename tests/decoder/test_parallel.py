@@ -304,13 +304,13 @@ def test_work_behind_an_error_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> N
     executor = Sorted()
     executor.last = 0  # in the order in which it came
     begun: list[str] = []
-    run = unit_module.UnitDecoder.run
+    decode = unit_module.UnitDecoder.at_once
 
-    def watched(self: Any) -> None:
+    def watched(self: Any) -> Any:
         begun.append(self._task.names[0])
-        run(self)
+        return decode(self)
 
-    monkeypatch.setattr(unit_module.UnitDecoder, "run", watched)
+    monkeypatch.setattr(unit_module.UnitDecoder, "at_once", watched)
     with pytest.raises(nnr.PayloadError, match="'bad'"):
         nnr.decode(stream.data, executor=executor)
     assert begun == ["w0", "bad"]

@@ -18,7 +18,7 @@ from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.reconstruct import Rec
 from nnr_codec.decoder.state import UpdateState
 from nnr_codec.dtypes import STORED_TYPES
-from nnr_codec.encoder.facts import native
+from nnr_codec.encoder.facts import fast_scan_order, native
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 
@@ -245,6 +245,40 @@ def test_profiles(profile: int) -> None:
     got = nnr.decode(data)
     assert list(got) == list(model)
     np.testing.assert_array_equal(got["i"], model["i"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "scan_order"),
+    [
+        ((30522, 384), 4),  # many rows
+        ((1000, 2000), 3),  # 16 rows of blocks of 64 are not full
+        ((384, 1536), 3),  # rows of blocks of 16 would be too small
+        ((384, 384), 4),
+        ((512, 512, 3, 3), 3),
+        ((64, 1024), 3),
+        ((16, 65536), 1),
+        ((8, 65536), None),  # one row of blocks of 8
+        ((255, 256), None),  # too small
+        ((100000,), None),
+        ((70000, 1), None),
+        ((1, 70000), None),
+    ],
+)
+def test_the_scan_order_for_fast_decoding_follows_from_size_and_rows(
+    shape: tuple[int, ...], scan_order: int | None
+) -> None:
+    assert fast_scan_order(shape) == scan_order
+
+
+def test_fast_decode_leaves_levels_and_given_scan_orders_alone() -> None:
+    model = {"w": RNG.normal(0, 0.1, (300, 256)).astype("f4"), "v": RNG.normal(0, 0.1, (300, 256)).astype("f4")}
+    options: dict[str, Any] = {"qp": -32, "dependent_quantization": False, "rate": 0}
+    plain, fast = nnr.encode(model, **options), nnr.encode(model, **options, fast_decode=True)
+    assert nnr.decode(plain).tensors["w"].tobytes() == nnr.decode(fast).tensors["w"].tobytes()
+    assert len(plain) < len(fast) < 1.01 * len(plain)
+    given = nnr.encode(model, **options, fast_decode=True, rules=[nnr.Rule("v", scan_order=0)])
+    with nnr.open(given) as file:
+        assert [[tool for tool in info.tools if "scan" in tool] for info in file.info.values()] == [["scan 4"], []]
 
 
 @pytest.mark.parametrize("shape", [(70, 50), (8, 8), (65, 3), (3, 65), (130, 2, 2), (1, 30), (30, 1), (30,)])

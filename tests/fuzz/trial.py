@@ -26,6 +26,7 @@ from nnr_codec.errors import LimitError, NnrError
 from nnr_codec.syntax import Session
 from nnr_codec.tensor.quant import DTYPES
 
+from ..lanes import all_in_lanes, no_lanes
 from .agreement import agree
 from .mutate import Mutant
 from .seeds import STRICT, Seed
@@ -88,6 +89,26 @@ def _decode_in_threads(data: bytes, seed: Seed, rnd: random.Random) -> object:
     return nnr.decode(data, **seed.options, jobs=2)
 
 
+def _decode_in_lanes(data: bytes, seed: Seed, rnd: random.Random) -> object:
+    """With the same tensors or error as scalar code."""
+    results: list[dict[str, Any] | NnrError] = []
+    for lanes in (no_lanes(), all_in_lanes()):
+        try:
+            with lanes:
+                results.append(nnr.decode(data, **seed.options).tensors)
+        except NnrError as error:
+            results.append(error)
+    scalar, vector = results
+    if isinstance(scalar, NnrError):
+        assert (type(scalar), str(scalar)) == (type(vector), str(vector))
+        raise scalar
+    assert isinstance(vector, dict)
+    assert list(scalar) == list(vector)
+    for name, array in scalar.items():
+        assert array.tobytes() == vector[name].tobytes(), name
+    return None
+
+
 def _open(data: bytes, seed: Seed, rnd: random.Random) -> object:
     """Each tensor, and rows of it; what cannot be decoded does not matter to the others."""
     error: NnrError | None = None
@@ -146,7 +167,8 @@ def _verify(data: bytes, seed: Seed, rnd: random.Random) -> object:
 
 #: The ways of reading, and the share of inputs that each has; campaigns of their own have those without one.
 WAYS: dict[str, tuple[Way, int]] = {
-    "decode": (_decode, 36),
+    "decode": (_decode, 30),
+    "decode in lanes": (_decode_in_lanes, 6),
     "decode with options": (_decode_options, 5),
     "decode in threads": (_decode_in_threads, 1),
     "open": (_open, 10),

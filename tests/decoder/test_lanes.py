@@ -1,0 +1,104 @@
+"""Bitstreams in lanes: the same tensors and errors as without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.cabac_ext.kernel import LaneJob, has_lanes
+from nnr_codec.constants import NNR_NDU
+from nnr_codec.decoder import lanes
+from nnr_codec.limits import Limits
+
+from ..lanes import all_in_lanes, no_lanes
+from ..vectors.few import cases
+
+pytestmark = pytest.mark.skipif(not has_lanes(), reason="the processor has no AVX-512 VBMI")
+
+RNG = np.random.default_rng(11)
+
+
+def outcome(call: Callable[[], nnr.Model]) -> Any:
+    try:
+        return [(name, a.dtype, a.shape, a.tobytes()) for name, a in call().tensors.items()]
+    except nnr.NnrError as error:
+        return type(error), str(error), getattr(error, "bit", None)
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LaneJob]:
+    """The jobs that lanes get."""
+    found: list[LaneJob] = []
+    init = lanes.BatchDecoder.jobs
+
+    def noting(self: lanes.BatchDecoder) -> list[LaneJob]:
+        jobs = init(self)
+        found.extend(jobs)
+        return jobs
+
+    monkeypatch.setattr(lanes.BatchDecoder, "jobs", noting)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_vectors(threads: int, jobs: list[LaneJob]) -> None:
+    for name, case in cases("valid", "acceptable", "invalid").items():
+        data = case.streams[-1].path.read_bytes()
+        decode = lambda: nnr.decode(data, limits=Limits.strict(), jobs=threads)  # noqa: E731, B023
+        with no_lanes():
+            expected = outcome(decode)
+        with all_in_lanes():
+            assert outcome(decode) == expected, name
+    assert len(jobs) > 200
+
+
+def model() -> dict[str, np.ndarray[Any, Any]]:
+    shapes = [(300, 200), (40, 3, 3, 3), (64,), (1000, 90), (130, 7), (1, 5000), (64, 512), (4000,)] * 3
+    return {f"w{k}": RNG.laplace(0, 0.05, shape).astype("f4") for k, shape in enumerate(shapes)}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"scan_order": 1}, {"dependent_quantization": False}, {"exact": True}], ids=str
+)
+def test_models(options: dict[str, Any], jobs: list[LaneJob]) -> None:
+    data = nnr.encode(model(), **options)
+    for more in ({}, {"jobs": 3}, {"dtype": "float16"}):
+        with no_lanes():
+            expected = outcome(lambda: nnr.decode(data, **more))  # noqa: B023
+        assert outcome(lambda: nnr.decode(data, **more)) == expected  # noqa: B023
+        with all_in_lanes():
+            assert outcome(lambda: nnr.decode(data, **more)) == expected  # noqa: B023
+    assert jobs
+    assert all(job.done for job in jobs)
+
+
+def test_the_first_error_in_the_bitstream_is_raised(jobs: list[LaneJob]) -> None:
+    """Of two malformed tensors, though lanes begin with the larger one."""
+    tensors = {f"w{k}": RNG.laplace(0, 0.05, (100, 100 + 9 * k)).astype("f4") for k in range(20)}
+    data = bytearray(nnr.encode(tensors))
+    coded = [unit for unit in nnr.units(bytes(data)) if unit.header.nnr_unit_type == NNR_NDU]
+    for unit in (coded[7], coded[19]):
+        start, stop = unit.offset + unit.payload_offset, unit.offset + unit.size.nnr_unit_size
+        middle = (start + stop) // 2
+        data[middle:stop] = b"\xff" * (stop - middle)
+    with no_lanes():
+        expected = outcome(lambda: nnr.decode(bytes(data)))
+    assert "'w7'" in expected[1]
+    with all_in_lanes():
+        assert outcome(lambda: nnr.decode(bytes(data))) == expected
+    assert len(jobs) == 20
+
+
+def test_one_large_tensor_among_small_ones_is_left_to_scalar_code(jobs: list[LaneJob]) -> None:
+    """It would occupy one lane, and the others would be idle."""
+    tensors = {f"w{k}": RNG.laplace(0, 0.05, (80, 80)).astype("f4") for k in range(20)}
+    data = nnr.encode({"large": RNG.laplace(0, 0.05, (400, 400)).astype("f4"), **tensors})
+    decoded = nnr.decode(data).tensors
+    assert sorted(job.size for job in jobs) == [6400] * 20
+    with no_lanes():
+        assert (nnr.decode(data).tensors["large"] == decoded["large"]).all()
