@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
-from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_QNT, NNR_STR, NNR_TPL, NnrUnitType
+from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_STR, NNR_TPL, NnrUnitType
 from ..errors import BitstreamError, ElementError, NnrError, TruncatedError, UnitLabel, WriteError, locate
 from ..limits import Budget, Limits
 from ..rules import Requirement
 from ..syntax import BitCounter, BitReader, BitWriter, Reader, Session, Structure, Trace, Writer
+from ..syntax.bit_buffers import StringPattern
 from ..syntax.structures import (
     NnrAggregateUnitHeader,
     NnrCompressedDataUnitHeader,
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from .source import Bitstream
 
 _NO_BYTES = memoryview(b"")
+
+#: Number of headers that a UnitReader compares with the next header.
+_PATTERNS = 64
 
 PAYLOADS: dict[int, type[Structure]] = {
     NNR_MPS: NnrModelParameterSetUnitPayload,
@@ -63,6 +67,8 @@ class Unit:
         Offset of the payload in the unit, in bytes.
     raw : Span or memoryview
         The unit as it was read; empty for a new unit.
+    pattern : StringPattern or None
+        The same object for units that were read in the same state, and whose headers differ only in topology_elem_id.
     """
 
     size: NnrUnitSize
@@ -73,6 +79,7 @@ class Unit:
     depth: int = 0
     payload_offset: int = 0
     raw: Span | memoryview = _NO_BYTES
+    pattern: StringPattern | None = field(default=None, compare=False, repr=False)
 
     @property
     def payload(self) -> Structure | memoryview:
@@ -183,6 +190,7 @@ class UnitReader:
         self.position = 0  # offset of the next unit
         self.index = 0  # number of the next unit
         self._aggregates: list[_Aggregate] = []
+        self._patterns: list[StringPattern] = []  # of headers that were read in the current state
         self._last: Unit | None = None
 
     def __iter__(self) -> Iterator[Unit]:
@@ -193,11 +201,12 @@ class UnitReader:
         """Return the next unit; None at the end, or if more bytes must arrive first."""
         if self._last:
             unit, self._last = self._last, None
-            try:
-                self.session.activate(unit.header, unit.structure, unit.depth)
-            except NnrError as error:
-                locate(error, unit.label())
-                raise
+            if not unit.pattern or self.session.g_header:  # otherwise the unit does not change the session
+                try:
+                    self.session.activate(unit.header, unit.structure, unit.depth)
+                except NnrError as error:
+                    locate(error, unit.label())
+                    raise
             if self._aggregates:
                 self._leave()
         if self._aggregates and self._aggregates[0].end > self.source.size:  # unknown when it began to arrive
@@ -241,6 +250,7 @@ class UnitReader:
                 )
             if self.session.lps_depth > len(self._aggregates):
                 self.session.end_aggregate()
+                self._patterns.clear()
 
     def _unit(self) -> Unit:
         position, limits = self.position, self.limits
@@ -269,7 +279,8 @@ class UnitReader:
                 )
             if length > limits.max_unit_bytes:
                 limits.check("max_unit_bytes", length, "nnr_unit_size")
-            return self._content(start[:length], size, header_type, reader)
+            reader.io.end = 8 * min(length, len(start))
+            return self._repeated(size, reader) or self._content(start[:length], size, header_type, reader)
         except NnrError as error:
             if isinstance(error, BitstreamError) and self.index == 0 and header_type not in (-1, NNR_STR):
                 raise ElementError(
@@ -290,7 +301,6 @@ class UnitReader:
         ``reader`` has read the unit size from the beginning of ``start``.
         """
         offset, length, header_bit, read = self.position, size.nnr_unit_size, reader.io.pos, len(start)
-        reader.io.end = 8 * read
         if self.source.in_order and header_type == NNR_AGG:
             start = self.source.view(offset, offset + _aggregate_header_size(start, header_bit, length))
         elif len(start) < length and (header_type in PAYLOADS or self.trace or self.source.in_order):
@@ -308,9 +318,13 @@ class UnitReader:
                 if len(start) == length:
                     raise
                 start = self.source.view(offset, offset + min(length, 8 * len(start)))
-        cls = PAYLOADS.get(header.nnr_unit_type)
+        cls, pattern = PAYLOADS.get(header.nnr_unit_type), None
         content: Structure | memoryview | Span
         payload_offset = reader.io.pos >> 3
+        if header.nnr_unit_type == NNR_NDU:
+            pattern = self._pattern(bytes(start[header_bit >> 3 : payload_offset]), header, reader.items)
+        else:
+            self._patterns.clear()
         if cls:
             if header.nnr_unit_type == NNR_TPL:
                 self.session.topology_storage_format = cast(
@@ -327,10 +341,64 @@ class UnitReader:
             content = _NO_BYTES
         else:
             content = self.source.span(offset + payload_offset, offset + length)
-        if reader.items:
-            self.budget.charge("max_names", reader.items, "list entries of all headers")
-        raw = _NO_BYTES if self.source.in_order else Span(self.source, offset, offset + length)
-        return Unit(size, header, content, self.index, offset, len(self._aggregates), payload_offset, raw)
+        return self._made(size, header, content, payload_offset, reader.items, pattern)
+
+    def _repeated(self, size: NnrUnitSize, reader: Reader) -> Unit | None:
+        """Return the unit if its header differs only in topology_elem_id from an earlier header; otherwise None."""
+        if self.trace or not (found := reader.io.take_pattern(self._patterns, self.limits.max_name_bytes)):
+            return None
+        pattern, topology_elem_id = found
+        earlier, items = pattern.value
+        detail = object.__new__(NnrCompressedDataUnitHeader)
+        detail.__dict__.update(earlier.detail.__dict__)
+        detail.topology_elem_id, detail.tensor_dimensions = topology_elem_id, [*detail.tensor_dimensions]
+        header = object.__new__(NnrUnitHeader)
+        header.__dict__.update(earlier.__dict__)
+        header.detail = detail
+        payload_offset = reader.io.pos >> 3
+        content = self.source.span(self.position + payload_offset, self.position + size.nnr_unit_size)
+        return self._made(size, header, content, payload_offset, items, pattern)
+
+    def _pattern(self, data: bytes, header: NnrUnitHeader, items: int) -> StringPattern | None:
+        """Return the pattern of a header, read from ``data``, for following units; None if its id or state matters."""
+        detail = cast(NnrCompressedDataUnitHeader, header.detail)
+        elements = detail.__dict__
+        if (
+            self.trace
+            or self.session.g_header
+            or header.part
+            or detail.scan_order
+            or detail.compressed_parameter_types
+            or not detail.tensor_dimensions_flag
+            or "codebook" in elements
+            or "topology_elem_id" not in elements
+        ):
+            return None
+        text = detail.topology_elem_id.encode() + b"\0"
+        if data.count(text) != 1:
+            return None
+        if len(self._patterns) == _PATTERNS:
+            self._patterns.clear()
+        before, _, after = data.partition(text)
+        pattern = StringPattern(before, after, (header, items))
+        self._patterns.append(pattern)
+        return pattern
+
+    def _made(
+        self,
+        size: NnrUnitSize,
+        header: NnrUnitHeader,
+        content: Structure | memoryview | Span,
+        payload_offset: int,
+        items: int,
+        pattern: StringPattern | None,
+    ) -> Unit:
+        """Return the next unit after charging the list entries of its header."""
+        if items:
+            self.budget.charge("max_names", items, "list entries of all headers")
+        offset = self.position
+        raw = _NO_BYTES if self.source.in_order else Span(self.source, offset, offset + size.nnr_unit_size)
+        return Unit(size, header, content, self.index, offset, len(self._aggregates), payload_offset, raw, pattern)
 
 
 def _aggregate_header_size(start: memoryview, header_bit: int, length: int) -> int:

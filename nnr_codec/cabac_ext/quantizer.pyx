@@ -4,7 +4,7 @@
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.math cimport INFINITY as inf, NAN, fabs, frexp, isfinite, ldexp, rint, signbit
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
 from ..cancellation import check_cancelled
@@ -12,6 +12,18 @@ from ..cancellation import check_cancelled
 ctypedef fused real:
     float
     double
+
+ctypedef fused pattern_t:
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
+
+# Place of a hash table: items of one line with the same pattern.
+cdef struct Place:
+    uint64_t pattern
+    int64_t line
+    int64_t count  # 0 marks a free place
 
 cdef extern from "_trellis.h" nogil:
     enum:
@@ -213,6 +225,36 @@ def glance(const real[:] x not None, double inverse):
             whole &= nnr_is_whole(x[i] * inverse)
     free(seen)
     return distinct, bool(whole)
+
+
+def collisions(const pattern_t[:, :] lines not None, pattern_t sign):
+    cdef int64_t rows = lines.shape[0], width = lines.shape[1], line, i, own, kept = 0, pairs = 0, equal = 0
+    cdef uint64_t pattern, place, most
+    cdef int bits = 1
+    cdef Place *places
+    while (<int64_t>1 << bits) < 2 * rows * width:
+        bits += 1
+    places, most = <Place *>calloc(<size_t>1 << bits, sizeof(Place)), (<uint64_t>1 << bits) - 1
+    if places == NULL:
+        raise MemoryError
+    with nogil:
+        for line in range(rows):
+            own = 0
+            for i in range(width):
+                pattern = lines[line, i]
+                if pattern == 0 or pattern == sign:
+                    continue
+                place = (pattern ^ <uint64_t>line * <uint64_t>0xbf58476d1ce4e5b9) * <uint64_t>0x9e3779b97f4a7c15 >> (64 - bits)
+                while places[place].count and (places[place].pattern != pattern or places[place].line != line):
+                    place = (place + 1) & most
+                places[place].pattern, places[place].line = pattern, line
+                equal += places[place].count
+                places[place].count += 1
+                own += 1
+            kept += own
+            pairs += own * (own - 1) // 2
+    free(places)
+    return kept, pairs, equal
 
 
 def loss(const real[::1] x not None, const real[::1] y not None):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
-from ..bitstream.payload import SCANNED, codebook_array, parts
+from ..bitstream.payload import SCANNED, PayloadPart, codebook_array, parts
 from ..bitstream.source import Span
 from ..bitstream.summary import side_information
 from ..bitstream.units import Unit, UnitReader
@@ -41,6 +41,7 @@ from ..model import Topology
 from ..rules import Requirement
 from ..sideinfo.record import SideInfo
 from ..syntax import Session
+from ..syntax.bit_buffers import StringPattern
 from ..syntax.structures import (
     NnrCompressedDataUnitHeader,
     NnrQuantizationUnitHeader,
@@ -125,6 +126,7 @@ class BitstreamParser:
         self._vectors: set[str] = set()  # coded with one dimension; a topology may have another shape
         self._keys: set[tuple[int, int]] = set()
         self._snapshot: Session | None = None  # session of the last task
+        self._known: dict[StringPattern, Group] = {}  # first group of each pattern of headers
         self._partial: _Partial | None = None
         self._g: NduTask | None = None
 
@@ -360,6 +362,8 @@ class BitstreamParser:
     def _ndu(self, unit: Unit) -> tuple[Group, ...]:
         if not self.reader.session.has_mps:
             raise ElementError("an NNR_NDU before the NNR_MPS", clause="6.2.3", rule=Requirement.MPS_FIRST)
+        if unit.pattern in self._known and not self._partial and not self._g:
+            return (self._repeated(unit, self._known[unit.pattern]),)
         joined = self._joined(unit)
         if joined is None:
             return ()
@@ -378,13 +382,50 @@ class BitstreamParser:
                 rule=Requirement.DECOMPOSITION_PAIR,
             )
         tasks = (g, task) if g else (task,)
-        infos = describe(tasks)
-        for info in infos:
-            self.restoration.check(info)
-            if self.pruning.dimensions:
-                self.pruning.check(info.name, info.shape, info.first_tensor_dimension_shift)
-            self.info[info.name] = info
-        return (Group(tasks, infos, self.limits),)
+        group = Group(tasks, describe(tasks), self.limits)
+        for info in group.infos:
+            self._add_info(info)
+        if unit.pattern and not node_key(task.header):
+            self._known[unit.pattern] = group
+        return (group,)
+
+    def _repeated(self, unit: Unit, known: Group) -> Group:
+        """Return the group of a unit whose header differs only in topology_elem_id from a checked one."""
+        first, info, header, nbytes = known.first, known.infos[0], unit.ndu, unit.size.nnr_unit_size
+        name, span = header.topology_elem_id, unit.content
+        assert isinstance(span, (memoryview, Span))
+        self._add_name(name)
+        part = PayloadPart(name, first.parts[0].role, first.parts[0].dims)
+        task = NduTask(
+            [name],
+            unit,
+            header,
+            [part],
+            (span,),
+            first.session,
+            first.data_format,
+            header.tensor_dimensions,
+            nbytes,
+            self.limits,
+        )
+        info = TensorInfo(
+            name,
+            info.shape,
+            info.type,
+            info.payload_type,
+            info.tools,
+            nbytes,
+            info.first_tensor_dimension_shift,
+        )
+        self._add_info(info)
+        return Group((task,), (info,), self.limits)
+
+    def _add_info(self, info: TensorInfo) -> None:
+        """Check the tensor of a unit against side information and pruning information, and register it."""
+        self.restoration.check(info)
+        if self.pruning.dimensions:
+            self.pruning.check(info.name, info.shape, info.first_tensor_dimension_shift)
+        self.info[info.name] = info
 
     def _joined(self, unit: Unit) -> tuple[tuple[memoryview | Span, ...], int] | None:
         """Return the payload spans and the size of all units, or None while parts are missing."""
