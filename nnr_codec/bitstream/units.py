@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_STR, NNR_TPL, NnrUnitType
 from ..errors import BitstreamError, ElementError, NnrError, TruncatedError, UnitLabel, WriteError, locate
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _NO_BYTES = memoryview(b"")
 
 #: Number of headers that a UnitReader compares with the next header.
-_PATTERNS = 64
+MAX_PATTERNS = 64
 
 PAYLOADS: dict[int, type[Structure]] = {
     NNR_MPS: NnrModelParameterSetUnitPayload,
@@ -69,6 +69,9 @@ class Unit:
         The unit as it was read; empty for a new unit.
     pattern : StringPattern or None
         The same object for units that were read in the same state, and whose headers differ only in topology_elem_id.
+    repeated_id, repeated_size : str or None, NnrUnitSize
+        topology_elem_id and size of a unit that repeats a pattern; other units share the size. Its ``header``, ``size``
+        and ``raw`` are created on access.
     """
 
     size: NnrUnitSize
@@ -79,7 +82,21 @@ class Unit:
     depth: int = 0
     payload_offset: int = 0
     raw: Span | memoryview = _NO_BYTES
-    pattern: StringPattern | None = field(default=None, compare=False, repr=False)
+    pattern: StringPattern | None = field(default=None, init=False, compare=False, repr=False)
+    repeated_id: str | None = field(default=None, init=False, compare=False, repr=False)
+    repeated_size: NnrUnitSize = field(init=False, compare=False, repr=False)
+    _source: Source | None = field(default=None, init=False, compare=False, repr=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("header", "size", "raw") or self.repeated_id is None or not self.pattern or not self._source:
+            raise AttributeError(name)
+        if name == "header":
+            self.header = _with_id(self.pattern.value[0], self.repeated_id)
+        elif name == "size":
+            self.size = copy.copy(self.repeated_size)
+        else:
+            self.raw = _raw(self._source, self.offset, self.repeated_size)
+        return getattr(self, name)
 
     @property
     def payload(self) -> Structure | memoryview:
@@ -201,7 +218,7 @@ class UnitReader:
         """Return the next unit; None at the end, or if more bytes must arrive first."""
         if self._last:
             unit, self._last = self._last, None
-            if not unit.pattern or self.session.g_header:  # otherwise the unit does not change the session
+            if unit.pattern is None or self.session.g_header is not None:  # else the unit does not change the session
                 try:
                     self.session.activate(unit.header, unit.structure, unit.depth)
                 except NnrError as error:
@@ -227,7 +244,9 @@ class UnitReader:
             self._aggregates[-1].check(unit)
             self._aggregates[-1].seen += 1
         self.index += 1
-        if unit.header.nnr_unit_type == NNR_AGG:
+        if unit.repeated_id is not None:
+            self.position += unit.repeated_size.nnr_unit_size
+        elif unit.header.nnr_unit_type == NNR_AGG:
             self.limits.check("max_agg_depth", len(self._aggregates) + 1, "depth of aggregates", unit.label())
             self._aggregates.append(_Aggregate(unit))
             self.position += unit.payload_offset
@@ -258,7 +277,10 @@ class UnitReader:
         start = self.source.peek(position, min(end, position + self.source.window))
         if len(start) < min(5, end - position):  # the longest nnr_unit_size() and the type, or the rest
             raise MoreNeededError
-        header_type = start[2 + 2 * (start[0] >> 7)] >> 2 if len(start) > 4 else -1
+        first = 2 + 2 * (start[0] >> 7)
+        header_type = start[first] >> 2 if len(start) > 4 else -1
+        if self._patterns and len(start) > 4 and (repeated := self._repeated(start, first, end)):
+            return repeated
         try:
             reader = Reader(self.session, BitReader(start, 0, limits))
             size = reader.read(NnrUnitSize, "nnr_unit_size()")
@@ -279,8 +301,7 @@ class UnitReader:
                 )
             if length > limits.max_unit_bytes:
                 limits.check("max_unit_bytes", length, "nnr_unit_size")
-            reader.io.end = 8 * min(length, len(start))
-            return self._repeated(size, reader) or self._content(start[:length], size, header_type, reader)
+            return self._content(start[:length], size, header_type, reader)
         except NnrError as error:
             if isinstance(error, BitstreamError) and self.index == 0 and header_type not in (-1, NNR_STR):
                 raise ElementError(
@@ -301,6 +322,7 @@ class UnitReader:
         ``reader`` has read the unit size from the beginning of ``start``.
         """
         offset, length, header_bit, read = self.position, size.nnr_unit_size, reader.io.pos, len(start)
+        reader.io.end = 8 * read
         if self.source.in_order and header_type == NNR_AGG:
             start = self.source.view(offset, offset + _aggregate_header_size(start, header_bit, length))
         elif len(start) < length and (header_type in PAYLOADS or self.trace or self.source.in_order):
@@ -341,23 +363,42 @@ class UnitReader:
             content = _NO_BYTES
         else:
             content = self.source.span(offset + payload_offset, offset + length)
-        return self._made(size, header, content, payload_offset, reader.items, pattern)
+        if reader.items:
+            self.budget.charge("max_names", reader.items, "list entries of all headers")
+        raw = _raw(self.source, offset, size)
+        unit = Unit(size, header, content, self.index, offset, len(self._aggregates), payload_offset, raw)
+        unit.pattern = pattern
+        return unit
 
-    def _repeated(self, size: NnrUnitSize, reader: Reader) -> Unit | None:
-        """Return the unit if its header differs only in topology_elem_id from an earlier header; otherwise None."""
-        if self.trace or not (found := reader.io.take_pattern(self._patterns, self.limits.max_name_bytes)):
+    def _repeated(self, start: memoryview, first: int, end: int) -> Unit | None:
+        """Return the unit if its header differs only in topology_elem_id from an earlier header; otherwise None.
+
+        The unit begins with the bytes ``start``, its header is at byte ``first``, and it ends at ``end`` at the latest.
+        """
+        size, limits, position = _shared_size(bytes(start[:first])), self.limits, self.position
+        length = size.nnr_unit_size
+        if length > end - position or length > limits.max_unit_bytes:
             return None
-        pattern, topology_elem_id = found
-        earlier, items = pattern.value
-        detail = object.__new__(NnrCompressedDataUnitHeader)
-        detail.__dict__.update(earlier.detail.__dict__)
-        detail.topology_elem_id, detail.tensor_dimensions = topology_elem_id, [*detail.tensor_dimensions]
-        header = object.__new__(NnrUnitHeader)
-        header.__dict__.update(earlier.__dict__)
-        header.detail = detail
-        payload_offset = reader.io.pos >> 3
-        content = self.source.span(self.position + payload_offset, self.position + size.nnr_unit_size)
-        return self._made(size, header, content, payload_offset, items, pattern)
+        io = BitReader(start[:length], 8 * first, limits)
+        found = io.take_pattern(self._patterns, limits.max_name_bytes)
+        if found is None:
+            return None
+        unit = object.__new__(Unit)
+        unit.pattern, unit.repeated_id = found
+        unit.repeated_size, unit._source = size, self.source
+        unit.index, unit.offset, unit.depth, unit.payload_offset = (
+            self.index,
+            position,
+            len(self._aggregates),
+            io.pos >> 3,
+        )
+        unit.content = self.source.span(position + unit.payload_offset, position + length)
+        try:
+            self.budget.charge("max_names", unit.pattern.value[1], "list entries of all headers")
+        except NnrError as error:
+            locate(error, unit.label())
+            raise
+        return unit
 
     def _pattern(self, data: bytes, header: NnrUnitHeader, items: int) -> StringPattern | None:
         """Return the pattern of a header, read from ``data``, for following units; None if its id or state matters."""
@@ -377,28 +418,30 @@ class UnitReader:
         text = detail.topology_elem_id.encode() + b"\0"
         if data.count(text) != 1:
             return None
-        if len(self._patterns) == _PATTERNS:
+        if len(self._patterns) == MAX_PATTERNS:
             self._patterns.clear()
         before, _, after = data.partition(text)
         pattern = StringPattern(before, after, (header, items))
         self._patterns.append(pattern)
         return pattern
 
-    def _made(
-        self,
-        size: NnrUnitSize,
-        header: NnrUnitHeader,
-        content: Structure | memoryview | Span,
-        payload_offset: int,
-        items: int,
-        pattern: StringPattern | None,
-    ) -> Unit:
-        """Return the next unit after charging the list entries of its header."""
-        if items:
-            self.budget.charge("max_names", items, "list entries of all headers")
-        offset = self.position
-        raw = _NO_BYTES if self.source.in_order else Span(self.source, offset, offset + size.nnr_unit_size)
-        return Unit(size, header, content, self.index, offset, len(self._aggregates), payload_offset, raw, pattern)
+
+@lru_cache(maxsize=1 << 12)
+def _shared_size(data: bytes) -> NnrUnitSize:
+    """Return nnr_unit_size() from its bytes; the structure is shared, and not to be changed."""
+    return Reader(Session(), BitReader(data)).read(NnrUnitSize)
+
+
+def _with_id(header: NnrUnitHeader, topology_elem_id: str) -> NnrUnitHeader:
+    """Return a copy of the header of a compressed data unit with another id."""
+    header = copy.copy(header)
+    header.detail = detail = copy.copy(cast(NnrCompressedDataUnitHeader, header.detail))
+    detail.topology_elem_id, detail.tensor_dimensions = topology_elem_id, [*detail.tensor_dimensions]
+    return header
+
+
+def _raw(source: Source, offset: int, size: NnrUnitSize) -> Span | memoryview:
+    return _NO_BYTES if source.in_order else Span(source, offset, offset + size.nnr_unit_size)
 
 
 def _aggregate_header_size(start: memoryview, header_bit: int, length: int) -> int:

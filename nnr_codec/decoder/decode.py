@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 from ..bitstream.payload import SCANNED, PayloadPart, codebook_array, parts
 from ..bitstream.source import Span
 from ..bitstream.summary import side_information
-from ..bitstream.units import Unit, UnitReader
+from ..bitstream.units import MAX_PATTERNS, Unit, UnitReader
 from ..constants import (
     NNR_AGG,
     NNR_CPT_DC,
@@ -26,6 +26,7 @@ from ..constants import (
     NNR_TPL_PRUN,
     NNR_TPL_REFLIST,
     TOPOLOGY_FORMATS,
+    DecompressedDataFormat,
 )
 from ..errors import (
     BitstreamError,
@@ -68,6 +69,17 @@ class _Partial:
     counter: int
     spans: list[memoryview | Span] = field(default_factory=list)
     nbytes: int = 0
+
+
+class _Checked(NamedTuple):
+    """Facts about the tensors of units whose headers differ only in topology_elem_id."""
+
+    header: NnrCompressedDataUnitHeader
+    session: Session
+    data_format: DecompressedDataFormat
+    dims: list[int]
+    coded: tuple[int, ...]
+    info: TensorInfo
 
 
 class BitstreamParser:
@@ -126,7 +138,7 @@ class BitstreamParser:
         self._vectors: set[str] = set()  # coded with one dimension; a topology may have another shape
         self._keys: set[tuple[int, int]] = set()
         self._snapshot: Session | None = None  # session of the last task
-        self._known: dict[StringPattern, Group] = {}  # first group of each pattern of headers
+        self._checked: dict[StringPattern, _Checked] = {}
         self._partial: _Partial | None = None
         self._g: NduTask | None = None
 
@@ -203,11 +215,11 @@ class BitstreamParser:
 
     def starts_another(self, unit: Unit) -> bool:
         """Return whether the unit starts another bitstream."""
-        return unit.header.nnr_unit_type == NNR_STR and self.started and not unit.depth
+        return unit.repeated_id is None and unit.header.nnr_unit_type == NNR_STR and self.started and not unit.depth
 
     def take(self, unit: Unit) -> tuple[Group, ...]:
         """Return the group that this unit completes, if any."""
-        kind = unit.header.nnr_unit_type
+        kind = NNR_NDU if unit.repeated_id is not None else unit.header.nnr_unit_type
         if kind == NNR_STR:
             if self.started:
                 raise ElementError(
@@ -362,8 +374,8 @@ class BitstreamParser:
     def _ndu(self, unit: Unit) -> tuple[Group, ...]:
         if not self.reader.session.has_mps:
             raise ElementError("an NNR_NDU before the NNR_MPS", clause="6.2.3", rule=Requirement.MPS_FIRST)
-        if unit.pattern in self._known and not self._partial and not self._g:
-            return (self._repeated(unit, self._known[unit.pattern]),)
+        if unit.repeated_id is not None and unit.pattern in self._checked and not (self._g or self._partial):
+            return (self._repeated(unit, unit.repeated_id, self._checked[unit.pattern]),)
         joined = self._joined(unit)
         if joined is None:
             return ()
@@ -386,37 +398,22 @@ class BitstreamParser:
         for info in group.infos:
             self._add_info(info)
         if unit.pattern and not node_key(task.header):
-            self._known[unit.pattern] = group
+            if len(self._checked) == MAX_PATTERNS:
+                self._checked.clear()
+            self._checked[unit.pattern] = _Checked(
+                task.header, task.session, task.data_format, task.dims, task.parts[0].dims, group.infos[0]
+            )
         return (group,)
 
-    def _repeated(self, unit: Unit, known: Group) -> Group:
+    def _repeated(self, unit: Unit, name: str, checked: _Checked) -> Group:
         """Return the group of a unit whose header differs only in topology_elem_id from a checked one."""
-        first, info, header, nbytes = known.first, known.infos[0], unit.ndu, unit.size.nnr_unit_size
-        name, span = header.topology_elem_id, unit.content
-        assert isinstance(span, (memoryview, Span))
+        header, session, data_format, dims, coded, (_, shape, of_type, kind, used, _, shift, *_) = checked
+        nbytes = unit.repeated_size.nnr_unit_size
+        part = PayloadPart(name, "weight", coded)
+        spans: tuple[Any, ...] = (unit.content,)
+        task = NduTask([name], unit, header, [part], spans, session, data_format, dims, nbytes, self.limits)
+        info = TensorInfo(name, shape, of_type, kind, used, nbytes, shift)
         self._add_name(name)
-        part = PayloadPart(name, first.parts[0].role, first.parts[0].dims)
-        task = NduTask(
-            [name],
-            unit,
-            header,
-            [part],
-            (span,),
-            first.session,
-            first.data_format,
-            header.tensor_dimensions,
-            nbytes,
-            self.limits,
-        )
-        info = TensorInfo(
-            name,
-            info.shape,
-            info.type,
-            info.payload_type,
-            info.tools,
-            nbytes,
-            info.first_tensor_dimension_shift,
-        )
         self._add_info(info)
         return Group((task,), (info,), self.limits)
 
