@@ -108,7 +108,7 @@ def glance(x: Real, inverse: float) -> tuple[int, bool]:
 def collisions(lines: Patterns, sign: int) -> tuple[int, int, int]:
     """Count the items other than 0 and `sign`, their pairs in the same line, and the pairs of equal items among these.
 
-    `lines` has shape (lines, items) and may be strided. The caller ensures that it has few items: each takes up to 96
+    `lines` has shape (lines, items) and may be strided. The caller ensures that it has few items: each takes up to 64
     bytes of memory during the call.
     """
 

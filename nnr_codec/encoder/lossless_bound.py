@@ -54,6 +54,6 @@ def least_bytes(array: Array) -> int:
             count = max(items // lines.shape[1], 1)
             start = (len(lines) - min(count, len(lines))) // 2
             found.append(collisions(lines[start : start + count, :items], sign))
-    # Rounded, so that all machines agree.
-    bits = [round(log2(pairs / max(equal, 1)), 2) for _, pairs, equal in found if pairs >= PAIRS]
-    return int(SHARE * nonzero / some.size * array.size * min(bits, default=0.0))
+    ratios = [pairs / max(equal, 1) for _, pairs, equal in found if pairs >= PAIRS]
+    bits = round(log2(min(ratios)), 2) if ratios else 0.0  # rounded, so that all machines agree
+    return int(SHARE * nonzero / some.size * array.size * bits)
