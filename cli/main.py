@@ -22,7 +22,21 @@ from nnr_codec import __version__
 
 from . import errors
 
-COMMANDS = "encode decode extract ls formats bench conformance diff inspect explain update verify".split()
+#: Modules with one command each, whose name is also the name of the command.
+COMMANDS = (
+    "encode",
+    "decode",
+    "extract",
+    "ls",
+    "formats",
+    "bench",
+    "conformance",
+    "diff",
+    "inspect",
+    "explain",
+    "update",
+    "verify",
+)
 EPILOG = """\b
 Exit codes: 0 success, 1 "no" (violations, differences), 2 usage, 3 bad input,
 4 unsupported, 5 file or missing package, 70 internal error, 128+n signal n
@@ -50,7 +64,11 @@ class _Commands(Mapping[str, click.Command]):
         return len(COMMANDS)
 
 
-@click.group(commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=EPILOG)
+@click.group(
+    commands=_Commands(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog=EPILOG,
+)
 @click.version_option(__version__, "-V", "--version", prog_name="nnr", message="%(prog)s %(version)s")
 def cli() -> None:
     """Compress neural networks into NNR bitstreams (ISO/IEC 15938-17) and back."""
