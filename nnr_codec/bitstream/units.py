@@ -70,8 +70,8 @@ class Unit:
     pattern : StringPattern or None
         The same object for units that were read in the same state, and whose headers differ only in topology_elem_id.
     repeated_id, repeated_size : str or None, NnrUnitSize
-        topology_elem_id and size of a unit that repeats a pattern; other units share the size. Its ``header``, ``size``
-        and ``raw`` are created on access.
+        topology_elem_id and size of a unit that repeats a pattern; the size is shared, and must not be changed. The
+        ``header``, ``size`` and ``raw`` of this unit are created on access.
     """
 
     size: NnrUnitSize
@@ -279,9 +279,9 @@ class UnitReader:
             raise MoreNeededError
         first = 2 + 2 * (start[0] >> 7)
         header_type = start[first] >> 2 if len(start) > 4 else -1
-        if self._patterns and len(start) > 4 and (repeated := self._repeated(start, first, end)):
-            return repeated
         try:
+            if self._patterns and len(start) > 4 and (repeated := self._repeated(start, first, end)):
+                return repeated
             reader = Reader(self.session, BitReader(start, 0, limits))
             size = reader.read(NnrUnitSize, "nnr_unit_size()")
             length = size.nnr_unit_size
@@ -383,27 +383,17 @@ class UnitReader:
         found = io.take_pattern(self._patterns, limits.max_name_bytes)
         if found is None:
             return None
-        unit = object.__new__(Unit)
+        unit, payload_offset = object.__new__(Unit), io.pos >> 3
         unit.pattern, unit.repeated_id = found
-        unit.repeated_size, unit._source = size, self.source
-        unit.index, unit.offset, unit.depth, unit.payload_offset = (
-            self.index,
-            position,
-            len(self._aggregates),
-            io.pos >> 3,
-        )
-        unit.content = self.source.span(position + unit.payload_offset, position + length)
-        try:
-            self.budget.charge("max_names", unit.pattern.value[1], "list entries of all headers")
-        except NnrError as error:
-            locate(error, unit.label())
-            raise
+        unit.repeated_size, unit._source, unit.index = size, self.source, self.index
+        unit.offset, unit.depth, unit.payload_offset = position, len(self._aggregates), payload_offset
+        unit.content = self.source.span(position + payload_offset, position + length)
+        self.budget.charge("max_names", unit.pattern.value[1], "list entries of all headers")
         return unit
 
     def _pattern(self, data: bytes, header: NnrUnitHeader, items: int) -> StringPattern | None:
         """Return the pattern of a header, read from ``data``, for following units; None if its id or state matters."""
         detail = cast(NnrCompressedDataUnitHeader, header.detail)
-        elements = detail.__dict__
         if (
             self.trace
             or self.session.g_header
@@ -411,8 +401,8 @@ class UnitReader:
             or detail.scan_order
             or detail.compressed_parameter_types
             or not detail.tensor_dimensions_flag
-            or "codebook" in elements
-            or "topology_elem_id" not in elements
+            or "codebook" in detail
+            or "topology_elem_id" not in detail
         ):
             return None
         text = detail.topology_elem_id.encode() + b"\0"
@@ -421,7 +411,8 @@ class UnitReader:
         if len(self._patterns) == MAX_PATTERNS:
             self._patterns.clear()
         before, _, after = data.partition(text)
-        pattern = StringPattern(before, after, (header, items))
+        # A copy, because callers may change the unit.
+        pattern = StringPattern(before, after, (_with_id(header, detail.topology_elem_id), items))
         self._patterns.append(pattern)
         return pattern
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from ..bitstream.payload import SCANNED, PayloadPart, codebook_array, parts
 from ..bitstream.source import Span
@@ -77,8 +77,7 @@ class _Checked(NamedTuple):
     header: NnrCompressedDataUnitHeader
     session: Session
     data_format: DecompressedDataFormat
-    dims: list[int]
-    coded: tuple[int, ...]
+    dims: tuple[int, ...]
     info: TensorInfo
 
 
@@ -400,18 +399,17 @@ class BitstreamParser:
         if unit.pattern and not node_key(task.header):
             if len(self._checked) == MAX_PATTERNS:
                 self._checked.clear()
-            self._checked[unit.pattern] = _Checked(
-                task.header, task.session, task.data_format, task.dims, task.parts[0].dims, group.infos[0]
-            )
+            known = task.header, task.session, task.data_format, task.parts[0].dims, group.infos[0]
+            self._checked[unit.pattern] = _Checked(*known)
         return (group,)
 
     def _repeated(self, unit: Unit, name: str, checked: _Checked) -> Group:
         """Return the group of a unit whose header differs only in topology_elem_id from a checked one."""
-        header, session, data_format, dims, coded, (_, shape, of_type, kind, used, _, shift, *_) = checked
-        nbytes = unit.repeated_size.nnr_unit_size
-        part = PayloadPart(name, "weight", coded)
-        spans: tuple[Any, ...] = (unit.content,)
-        task = NduTask([name], unit, header, [part], spans, session, data_format, dims, nbytes, self.limits)
+        header, session, data_format, dims, (_, shape, of_type, kind, used, _, shift, *_) = checked
+        nbytes, spans = unit.repeated_size.nnr_unit_size, cast("tuple[memoryview | Span]", (unit.content,))
+        parts = [PayloadPart(name, "weight", dims)]
+        coded = header.tensor_dimensions
+        task = NduTask([name], unit, header, parts, spans, session, data_format, coded, nbytes, self.limits)
         info = TensorInfo(name, shape, of_type, kind, used, nbytes, shift)
         self._add_name(name)
         self._add_info(info)
