@@ -137,7 +137,7 @@ class BitstreamParser:
         self._vectors: set[str] = set()  # coded with one dimension; a topology may have another shape
         self._keys: set[tuple[int, int]] = set()
         self._snapshot: Session | None = None  # session of the last task
-        self._checked: dict[StringPattern, _Checked] = {}
+        self._checked: dict[StringPattern, _Checked] = {}  # at most MAX_PATTERNS, without payloads
         self._partial: _Partial | None = None
         self._g: NduTask | None = None
 

@@ -53,6 +53,7 @@ class BitSource:
 
     def take_st(self, longest: int) -> str:
         """Read st(v) of at most ``longest`` bytes, the final zero byte not counted."""
+
     def take_pattern(self, patterns: list[StringPattern], longest: int) -> tuple[StringPattern, str] | None:
         """Read the first of these patterns that follows, with a UTF-8 string of at most ``longest`` bytes.
 
