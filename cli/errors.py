@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sys
-import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -52,6 +51,8 @@ def report(error: BaseException) -> int:
         return SIGNALLED + number
     if os.environ.get("NNR_DEBUG"):
         with contextlib.suppress(OSError):
+            import traceback
+
             traceback.print_exception(error)
     code, message = _explain(error)
     say(f"nnr: error: {message}")

@@ -1,6 +1,7 @@
 """Entry point of the ``nnr`` command: the command group, and the handling of exceptions.
 
-Command modules import only click at the top, so that ``nnr --version`` and ``nnr --help`` start without numpy.
+The module of a command is imported when the command is used. It imports only click at the top, so that ``nnr --help``
+starts without numpy.
 """
 
 from __future__ import annotations
@@ -11,15 +12,31 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import NoReturn
 
 import click
 
 from nnr_codec import __version__
 
-from . import bench, conformance, decode, diff, encode, errors, explain, extract, formats, inspect, ls, update, verify
+from . import errors
 
+#: Modules with one command each, whose name is also the name of the command.
+COMMANDS = (
+    "encode",
+    "decode",
+    "extract",
+    "ls",
+    "formats",
+    "bench",
+    "conformance",
+    "diff",
+    "inspect",
+    "explain",
+    "update",
+    "verify",
+)
 EPILOG = """\b
 Exit codes: 0 success, 1 "no" (violations, differences), 2 usage, 3 bad input,
 4 unsupported, 5 file or missing package, 70 internal error, 128+n signal n
@@ -31,24 +48,30 @@ fish: _NNR_COMPLETE=fish_source nnr | source
 COMPLETE = "_NNR_COMPLETE"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=EPILOG)
+class _Commands(Mapping[str, click.Command]):
+    """Commands by name; each is imported from the module of its name when it is used."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        command: click.Command = getattr(import_module(f".{name}", __package__), name)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+@click.group(
+    commands=_Commands(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog=EPILOG,
+)
 @click.version_option(__version__, "-V", "--version", prog_name="nnr", message="%(prog)s %(version)s")
 def cli() -> None:
     """Compress neural networks into NNR bitstreams (ISO/IEC 15938-17) and back."""
-
-
-cli.add_command(encode.encode)
-cli.add_command(decode.decode)
-cli.add_command(extract.extract)
-cli.add_command(ls.ls)
-cli.add_command(formats.formats)
-cli.add_command(bench.bench)
-cli.add_command(conformance.conformance)
-cli.add_command(diff.diff)
-cli.add_command(inspect.inspect)
-cli.add_command(explain.explain)
-cli.add_command(update.update)
-cli.add_command(verify.verify)
 
 
 def main() -> NoReturn:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
 from inspect import Parameter, signature
@@ -628,6 +627,8 @@ def _within(where: str, tensor: str = "") -> Iterator[None]:
 
 
 def _unexpected(where: str, name: str, known: Iterable[str]) -> TypeError:
+    from difflib import get_close_matches
+
     similar = get_close_matches(name, list(known), 1)
     return TypeError(f"{where} got an unexpected option {name!r}{f'; did you mean {similar[0]!r}?' if similar else ''}")
 

@@ -141,3 +141,6 @@ NNR_AGG_GEN, NNR_AGG_SLF = NnrAggregateUnitType
 NNR_QSU, NNR_QCB = map(int, QuantizationMethod)
 NNR_TPL_BMSK, NNR_TPL_DICT = NnrRepType
 NNR_PT_INT, NNR_PT_FLOAT, NNR_PT_RAW_FLOAT, NNR_PT_BLOCK = PayloadType
+
+#: Next stateId of dependent quantization, by stateId and the parity of the level (10.2.1.4).
+STATE_TRANS_TAB = ((0, 2), (7, 5), (1, 3), (6, 4), (2, 0), (5, 7), (3, 1), (4, 6))

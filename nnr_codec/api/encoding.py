@@ -10,16 +10,14 @@ from .. import __version__, formats
 from ..config import EncoderConfig, EncoderOptions, configured
 from ..encoder.encode import encode_units
 from ..encoder.tensor_report import TensorReport
-from ..files import output_file
-from ..parallel.checkpoint import Checkpoint
-from ..report.encoded import EncodeReport, Notes, Witness
-from .files import checkpoint_for, file_name
 from .preparation import prepared_model, with_all_amounts
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from ..model import Progress
+    from ..parallel.checkpoint import Checkpoint
+    from ..report.encoded import EncodeReport
     from .arguments import ModelSource, Target
 
 
@@ -127,6 +125,11 @@ def encode_file(
     NnrError
         As :func:`encode`, and warns like it.
     """
+    # Not at the top: `encode` does not wait for reports and files.
+    from ..files import output_file
+    from ..report.encoded import EncodeReport, Notes, Witness
+    from .files import checkpoint_for, file_name
+
     started = time.perf_counter()
     loaded = formats.as_model(source)
     settings = with_all_amounts(loaded, configured(encode_file, config, options))

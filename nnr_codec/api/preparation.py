@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from .. import formats
 from ..compare import compare_models
 from ..config import EncoderConfig
-from ..encoder import estimate as estimation
 from ..encoder.encode import encode_units
 from ..encoder.prepared import Prepared
 from ..encoder.reduce import open_amounts, prepare, with_amounts
@@ -16,14 +16,17 @@ from ..encoder.tensor_tasks import Pool, TensorReader
 from ..errors import FormatError
 from ..model import Model, Wiring
 from ..reduction_steps import Step
-from ..report.reduced import StepReport, step_report
-from .decoding import decode
+
+if TYPE_CHECKING:
+    from ..report.reduced import StepReport
 
 
 def with_all_amounts(model: Model, config: EncoderConfig) -> EncoderConfig:
     """Return the options with all amounts of reduction steps set; amounts left to a size target maximize the SNR."""
     if not open_amounts(config):
         return config
+
+    from .decoding import decode
 
     def snr(tried: EncoderConfig) -> float:
         prepared = prepared_model(model, tried)
@@ -51,6 +54,9 @@ def prepared_model(model: Model, config: EncoderConfig, reports: list[StepReport
 
     def note(step: Step, before: Prepared, after: Prepared) -> None:
         if reports is not None and len(reports) < len(config.reduction):
+            from ..encoder import estimate as estimation
+            from ..report.reduced import step_report
+
             prepared = with_scales(after)
             with Pool(1) as pool:
                 overhead, sizes = estimation.estimate(prepared, plain, TensorReader(prepared.model), pool)

@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cabac_ext.kernel import PayloadEncoder, TensorSide, TensorSyntax, coding_order
-from ..constants import NNR_NDU, NNR_PT_RAW_FLOAT
+from ..constants import NNR_NDU, NNR_PT_RAW_FLOAT, STATE_TRANS_TAB
 from ..errors import EncodeError, NnrError
 from ..syntax import BitCounter, BitWriter, Session, Writer
-from ..syntax.deepcabac import STATE_TRANS_TAB
 from ..syntax.structures import NnrCompressedDataUnitHeader, NnrUnitHeader
 from .payload import PayloadPart, PayloadTensor, code_payload, parts, tensor_syntax
 from .units import with_size, write_unit

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_QNT, NNR_STR, NNR_TPL, NnrUnitType
+from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_STR, NNR_TPL, NnrUnitType
 from ..errors import BitstreamError, ElementError, NnrError, TruncatedError, UnitLabel, WriteError, locate
 from ..limits import Budget, Limits
 from ..rules import Requirement
 from ..syntax import BitCounter, BitReader, BitWriter, Reader, Session, Structure, Trace, Writer
+from ..syntax.bit_buffers import StringPattern
 from ..syntax.structures import (
     NnrAggregateUnitHeader,
     NnrCompressedDataUnitHeader,
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from .source import Bitstream
 
 _NO_BYTES = memoryview(b"")
+
+#: Number of headers that a UnitReader compares with the next header.
+MAX_PATTERNS = 64
 
 PAYLOADS: dict[int, type[Structure]] = {
     NNR_MPS: NnrModelParameterSetUnitPayload,
@@ -63,6 +67,11 @@ class Unit:
         Offset of the payload in the unit, in bytes.
     raw : Span or memoryview
         The unit as it was read; empty for a new unit.
+    pattern : StringPattern or None
+        The same object for units that were read in the same state, and whose headers differ only in topology_elem_id.
+    repeated_id, repeated_size : str or None, NnrUnitSize
+        topology_elem_id and size of a unit that repeats a pattern; the size is shared, and must not be changed. The
+        ``header``, ``size`` and ``raw`` of this unit are created on access.
     """
 
     size: NnrUnitSize
@@ -73,6 +82,21 @@ class Unit:
     depth: int = 0
     payload_offset: int = 0
     raw: Span | memoryview = _NO_BYTES
+    pattern: StringPattern | None = field(default=None, init=False, compare=False, repr=False)
+    repeated_id: str | None = field(default=None, init=False, compare=False, repr=False)
+    repeated_size: NnrUnitSize = field(init=False, compare=False, repr=False)
+    _source: Source | None = field(default=None, init=False, compare=False, repr=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("header", "size", "raw") or self.repeated_id is None or not self.pattern or not self._source:
+            raise AttributeError(name)
+        if name == "header":
+            self.header = _with_id(self.pattern.value[0], self.repeated_id)
+        elif name == "size":
+            self.size = copy.copy(self.repeated_size)
+        else:
+            self.raw = _raw(self._source, self.offset, self.repeated_size)
+        return getattr(self, name)
 
     @property
     def payload(self) -> Structure | memoryview:
@@ -183,6 +207,7 @@ class UnitReader:
         self.position = 0  # offset of the next unit
         self.index = 0  # number of the next unit
         self._aggregates: list[_Aggregate] = []
+        self._patterns: list[StringPattern] = []  # of headers that were read in the current state
         self._last: Unit | None = None
 
     def __iter__(self) -> Iterator[Unit]:
@@ -193,11 +218,12 @@ class UnitReader:
         """Return the next unit; None at the end, or if more bytes must arrive first."""
         if self._last:
             unit, self._last = self._last, None
-            try:
-                self.session.activate(unit.header, unit.structure, unit.depth)
-            except NnrError as error:
-                locate(error, unit.label())
-                raise
+            if unit.pattern is None or self.session.g_header is not None:  # else the unit does not change the session
+                try:
+                    self.session.activate(unit.header, unit.structure, unit.depth)
+                except NnrError as error:
+                    locate(error, unit.label())
+                    raise
             if self._aggregates:
                 self._leave()
         if self._aggregates and self._aggregates[0].end > self.source.size:  # unknown when it began to arrive
@@ -218,7 +244,9 @@ class UnitReader:
             self._aggregates[-1].check(unit)
             self._aggregates[-1].seen += 1
         self.index += 1
-        if unit.header.nnr_unit_type == NNR_AGG:
+        if unit.repeated_id is not None:
+            self.position += unit.repeated_size.nnr_unit_size
+        elif unit.header.nnr_unit_type == NNR_AGG:
             self.limits.check("max_agg_depth", len(self._aggregates) + 1, "depth of aggregates", unit.label())
             self._aggregates.append(_Aggregate(unit))
             self.position += unit.payload_offset
@@ -241,6 +269,7 @@ class UnitReader:
                 )
             if self.session.lps_depth > len(self._aggregates):
                 self.session.end_aggregate()
+                self._patterns.clear()
 
     def _unit(self) -> Unit:
         position, limits = self.position, self.limits
@@ -248,8 +277,11 @@ class UnitReader:
         start = self.source.peek(position, min(end, position + self.source.window))
         if len(start) < min(5, end - position):  # the longest nnr_unit_size() and the type, or the rest
             raise MoreNeededError
-        header_type = start[2 + 2 * (start[0] >> 7)] >> 2 if len(start) > 4 else -1
+        first = 2 + 2 * (start[0] >> 7)
+        header_type = start[first] >> 2 if len(start) > 4 else -1
         try:
+            if self._patterns and len(start) > 4 and (repeated := self._repeated(start, first, end)):
+                return repeated
             reader = Reader(self.session, BitReader(start, 0, limits))
             size = reader.read(NnrUnitSize, "nnr_unit_size()")
             length = size.nnr_unit_size
@@ -308,9 +340,13 @@ class UnitReader:
                 if len(start) == length:
                     raise
                 start = self.source.view(offset, offset + min(length, 8 * len(start)))
-        cls = PAYLOADS.get(header.nnr_unit_type)
+        cls, pattern = PAYLOADS.get(header.nnr_unit_type), None
         content: Structure | memoryview | Span
         payload_offset = reader.io.pos >> 3
+        if header.nnr_unit_type == NNR_NDU:
+            pattern = self._pattern(bytes(start[header_bit >> 3 : payload_offset]), header, reader.items)
+        else:
+            self._patterns.clear()
         if cls:
             if header.nnr_unit_type == NNR_TPL:
                 self.session.topology_storage_format = cast(
@@ -329,8 +365,74 @@ class UnitReader:
             content = self.source.span(offset + payload_offset, offset + length)
         if reader.items:
             self.budget.charge("max_names", reader.items, "list entries of all headers")
-        raw = _NO_BYTES if self.source.in_order else Span(self.source, offset, offset + length)
-        return Unit(size, header, content, self.index, offset, len(self._aggregates), payload_offset, raw)
+        raw = _raw(self.source, offset, size)
+        unit = Unit(size, header, content, self.index, offset, len(self._aggregates), payload_offset, raw)
+        unit.pattern = pattern
+        return unit
+
+    def _repeated(self, start: memoryview, first: int, end: int) -> Unit | None:
+        """Return the unit if its header differs only in topology_elem_id from an earlier header; otherwise None.
+
+        The unit begins with the bytes ``start``, its header is at byte ``first``, and it ends at ``end`` at the latest.
+        """
+        size, limits, position = _shared_size(bytes(start[:first])), self.limits, self.position
+        length = size.nnr_unit_size
+        if length > end - position or length > limits.max_unit_bytes:
+            return None
+        io = BitReader(start[:length], 8 * first, limits)
+        found = io.take_pattern(self._patterns, limits.max_name_bytes)
+        if found is None:
+            return None
+        unit, payload_offset = object.__new__(Unit), io.pos >> 3
+        unit.pattern, unit.repeated_id = found
+        unit.repeated_size, unit._source, unit.index = size, self.source, self.index
+        unit.offset, unit.depth, unit.payload_offset = position, len(self._aggregates), payload_offset
+        unit.content = self.source.span(position + payload_offset, position + length)
+        self.budget.charge("max_names", unit.pattern.value[1], "list entries of all headers")
+        return unit
+
+    def _pattern(self, data: bytes, header: NnrUnitHeader, items: int) -> StringPattern | None:
+        """Return the pattern of a header, read from ``data``, for following units; None if its id or state matters."""
+        detail = cast(NnrCompressedDataUnitHeader, header.detail)
+        if (
+            self.trace
+            or self.session.g_header
+            or header.part
+            or detail.scan_order
+            or detail.compressed_parameter_types
+            or not detail.tensor_dimensions_flag
+            or "codebook" in detail
+            or "topology_elem_id" not in detail
+        ):
+            return None
+        text = detail.topology_elem_id.encode() + b"\0"
+        if data.count(text) != 1:
+            return None
+        if len(self._patterns) == MAX_PATTERNS:
+            self._patterns.clear()
+        before, _, after = data.partition(text)
+        # A copy, because callers may change the unit.
+        pattern = StringPattern(before, after, (_with_id(header, detail.topology_elem_id), items))
+        self._patterns.append(pattern)
+        return pattern
+
+
+@lru_cache(maxsize=1 << 12)
+def _shared_size(data: bytes) -> NnrUnitSize:
+    """Return nnr_unit_size() from its bytes; the structure is shared, and not to be changed."""
+    return Reader(Session(), BitReader(data)).read(NnrUnitSize)
+
+
+def _with_id(header: NnrUnitHeader, topology_elem_id: str) -> NnrUnitHeader:
+    """Return a copy of the header of a compressed data unit with another id."""
+    header = copy.copy(header)
+    header.detail = detail = copy.copy(cast(NnrCompressedDataUnitHeader, header.detail))
+    detail.topology_elem_id, detail.tensor_dimensions = topology_elem_id, [*detail.tensor_dimensions]
+    return header
+
+
+def _raw(source: Source, offset: int, size: NnrUnitSize) -> Span | memoryview:
+    return _NO_BYTES if source.in_order else Span(source, offset, offset + size.nnr_unit_size)
 
 
 def _aggregate_header_size(start: memoryview, header_bit: int, length: int) -> int:

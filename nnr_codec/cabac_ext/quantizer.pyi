@@ -5,9 +5,12 @@ The choice of levels is an encoder decision and not part of ISO/IEC 15938-17:202
 machines, with and without vector instructions.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
+Patterns = npt.NDArray[np.unsignedinteger[Any]]
 Real = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 def uniform(x: Real, step: float, levels: npt.NDArray[np.int32]) -> None:
@@ -104,6 +107,13 @@ def glance(x: Real, inverse: float) -> tuple[int, bool]:
 
 def count_distinct(items: npt.NDArray[np.uint32] | npt.NDArray[np.uint64]) -> int:
     """Return the number of distinct items, shape (n,) with any stride."""
+
+def collisions(lines: Patterns, sign: int) -> tuple[int, int, int]:
+    """Count the items other than 0 and `sign`, their pairs in the same line, and the pairs of equal items among these.
+
+    `lines` has shape (lines, items) and may be strided. The caller ensures that it has few items: each takes up to 64
+    bytes of memory during the call.
+    """
 
 def loss(x: Real, y: Real) -> tuple[float, float, int, int]:
     """Compare the values `x` with the decoded values `y`, both of shape (n,) and of the same dtype.

@@ -2,9 +2,10 @@
 # cython: freethreading_compatible=True
 """Uniform and dependent scalar quantization, statistics of values. Signatures and documentation: quantizer.pyi."""
 
+from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
 from libc.math cimport INFINITY as inf, NAN, fabs, frexp, isfinite, ldexp, rint, signbit
-from libc.stdint cimport UINT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
 from ..cancellation import check_cancelled
@@ -16,6 +17,13 @@ ctypedef fused real:
 ctypedef fused wide_t:
     uint32_t
     uint64_t
+
+
+# Place of a hash table: items of one line with the same pattern.
+cdef struct Place:
+    uint64_t pattern
+    uint32_t line
+    uint32_t count  # 0 marks a free place
 
 cdef extern from "_trellis.h" nogil:
     enum:
@@ -236,6 +244,53 @@ def count_distinct(const wide_t[:] items not None):
                 found += nnr_add(seen, bits, items[i])
     free(seen)
     return found + ones
+
+
+def collisions(lines not None, uint64_t sign):
+    cdef Py_buffer view  # a typed memoryview for each item size would take longer than the work
+    cdef int64_t line, i, own, kept = 0, pairs = 0, equal = 0
+    cdef uint64_t pattern, place, most
+    cdef int bits = 1
+    cdef const char *item
+    cdef Place *places
+    PyObject_GetBuffer(lines, &view, PyBUF_STRIDED_RO)
+    try:
+        if view.ndim != 2 or view.itemsize not in (1, 2, 4, 8) or view.shape[0] * view.shape[1] > <int64_t>1 << 31:
+            raise ValueError("lines is no array of patterns with two dimensions")
+        while (<int64_t>1 << bits) < 2 * view.shape[0] * view.shape[1]:
+            bits += 1
+        places, most = <Place *>calloc(<size_t>1 << bits, sizeof(Place)), (<uint64_t>1 << bits) - 1
+        if places == NULL:
+            raise MemoryError
+        with nogil:
+            for line in range(view.shape[0]):
+                own = 0
+                for i in range(view.shape[1]):
+                    item = <const char *>view.buf + line * view.strides[0] + i * view.strides[1]
+                    if view.itemsize == 4:
+                        pattern = (<const uint32_t *>item)[0]
+                    elif view.itemsize == 8:
+                        pattern = (<const uint64_t *>item)[0]
+                    elif view.itemsize == 2:
+                        pattern = (<const uint16_t *>item)[0]
+                    else:
+                        pattern = (<const uint8_t *>item)[0]
+                    if pattern == 0 or pattern == sign:
+                        continue
+                    place = (pattern ^ <uint64_t>line * <uint64_t>0xbf58476d1ce4e5b9) * <uint64_t>0x9e3779b97f4a7c15
+                    place >>= 64 - bits
+                    while places[place].count and (places[place].pattern != pattern or places[place].line != line):
+                        place = (place + 1) & most
+                    places[place].pattern, places[place].line = pattern, <uint32_t>line
+                    equal += places[place].count
+                    places[place].count += 1
+                    own += 1
+                kept += own
+                pairs += own * (own - 1) // 2
+        free(places)
+    finally:
+        PyBuffer_Release(&view)
+    return kept, pairs, equal
 
 
 def loss(const real[::1] x not None, const real[::1] y not None):

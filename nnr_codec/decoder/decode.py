@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple, cast
 
-from ..bitstream.payload import SCANNED, codebook_array, parts
+from ..bitstream.payload import SCANNED, PayloadPart, codebook_array, parts
 from ..bitstream.source import Span
 from ..bitstream.summary import side_information
-from ..bitstream.units import Unit, UnitReader
+from ..bitstream.units import MAX_PATTERNS, Unit, UnitReader
 from ..constants import (
     NNR_AGG,
     NNR_CPT_DC,
@@ -26,6 +26,7 @@ from ..constants import (
     NNR_TPL_PRUN,
     NNR_TPL_REFLIST,
     TOPOLOGY_FORMATS,
+    DecompressedDataFormat,
 )
 from ..errors import (
     BitstreamError,
@@ -41,6 +42,7 @@ from ..model import Topology
 from ..rules import Requirement
 from ..sideinfo.record import SideInfo
 from ..syntax import Session
+from ..syntax.bit_buffers import StringPattern
 from ..syntax.structures import (
     NnrCompressedDataUnitHeader,
     NnrQuantizationUnitHeader,
@@ -67,6 +69,16 @@ class _Partial:
     counter: int
     spans: list[memoryview | Span] = field(default_factory=list)
     nbytes: int = 0
+
+
+class _Checked(NamedTuple):
+    """Facts about the tensors of units whose headers differ only in topology_elem_id."""
+
+    header: NnrCompressedDataUnitHeader
+    session: Session
+    data_format: DecompressedDataFormat
+    dims: tuple[int, ...]
+    info: TensorInfo
 
 
 class BitstreamParser:
@@ -125,6 +137,7 @@ class BitstreamParser:
         self._vectors: set[str] = set()  # coded with one dimension; a topology may have another shape
         self._keys: set[tuple[int, int]] = set()
         self._snapshot: Session | None = None  # session of the last task
+        self._checked: dict[StringPattern, _Checked] = {}  # at most MAX_PATTERNS, without payloads
         self._partial: _Partial | None = None
         self._g: NduTask | None = None
 
@@ -201,11 +214,11 @@ class BitstreamParser:
 
     def starts_another(self, unit: Unit) -> bool:
         """Return whether the unit starts another bitstream."""
-        return unit.header.nnr_unit_type == NNR_STR and self.started and not unit.depth
+        return unit.repeated_id is None and unit.header.nnr_unit_type == NNR_STR and self.started and not unit.depth
 
     def take(self, unit: Unit) -> tuple[Group, ...]:
         """Return the group that this unit completes, if any."""
-        kind = unit.header.nnr_unit_type
+        kind = NNR_NDU if unit.repeated_id is not None else unit.header.nnr_unit_type
         if kind == NNR_STR:
             if self.started:
                 raise ElementError(
@@ -360,6 +373,8 @@ class BitstreamParser:
     def _ndu(self, unit: Unit) -> tuple[Group, ...]:
         if not self.reader.session.has_mps:
             raise ElementError("an NNR_NDU before the NNR_MPS", clause="6.2.3", rule=Requirement.MPS_FIRST)
+        if unit.repeated_id is not None and unit.pattern in self._checked and not (self._g or self._partial):
+            return (self._repeated(unit, unit.repeated_id, self._checked[unit.pattern]),)
         joined = self._joined(unit)
         if joined is None:
             return ()
@@ -378,13 +393,34 @@ class BitstreamParser:
                 rule=Requirement.DECOMPOSITION_PAIR,
             )
         tasks = (g, task) if g else (task,)
-        infos = describe(tasks)
-        for info in infos:
-            self.restoration.check(info)
-            if self.pruning.dimensions:
-                self.pruning.check(info.name, info.shape, info.first_tensor_dimension_shift)
-            self.info[info.name] = info
-        return (Group(tasks, infos, self.limits),)
+        group = Group(tasks, describe(tasks), self.limits)
+        for info in group.infos:
+            self._add_info(info)
+        if unit.pattern and not node_key(task.header):
+            if len(self._checked) == MAX_PATTERNS:
+                self._checked.clear()
+            known = task.header, task.session, task.data_format, task.parts[0].dims, group.infos[0]
+            self._checked[unit.pattern] = _Checked(*known)
+        return (group,)
+
+    def _repeated(self, unit: Unit, name: str, checked: _Checked) -> Group:
+        """Return the group of a unit whose header differs only in topology_elem_id from a checked one."""
+        header, session, data_format, dims, (_, shape, of_type, kind, used, _, shift, *_) = checked
+        nbytes, spans = unit.repeated_size.nnr_unit_size, cast("tuple[memoryview | Span]", (unit.content,))
+        parts = [PayloadPart(name, "weight", dims)]
+        coded = header.tensor_dimensions
+        task = NduTask([name], unit, header, parts, spans, session, data_format, coded, nbytes, self.limits)
+        info = TensorInfo(name, shape, of_type, kind, used, nbytes, shift)
+        self._add_name(name)
+        self._add_info(info)
+        return Group((task,), (info,), self.limits)
+
+    def _add_info(self, info: TensorInfo) -> None:
+        """Check the tensor of a unit against side information and pruning information, and register it."""
+        self.restoration.check(info)
+        if self.pruning.dimensions:
+            self.pruning.check(info.name, info.shape, info.first_tensor_dimension_shift)
+        self.info[info.name] = info
 
     def _joined(self, unit: Unit) -> tuple[tuple[memoryview | Span, ...], int] | None:
         """Return the payload spans and the size of all units, or None while parts are missing."""

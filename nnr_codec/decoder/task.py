@@ -87,8 +87,9 @@ class NduTask:
     def charge(self, budget: Budget) -> None:
         """Charge allocations and multiplications of decoding before it starts."""
         try:
+            itemsize = max(4, self.dtype.itemsize)
             for part in self.parts:
-                budget.tensor(part.dims, max(4, self.dtype.itemsize), "tensor")
+                budget.tensor(part.dims, itemsize, "tensor")
             if self.parts[-1].role == "h":
                 size = budget.tensor(tuple(self.dims), 8, "recomposed tensor")
                 work = self.parts[-1].dims[0] * (size + TERM_OVERHEAD)

@@ -19,7 +19,6 @@ from .preamble import preamble
 from .prepared import Prepared
 from .rate_allocation import allocate
 from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES
-from .resume import Resumption
 from .tensor_report import TensorReport
 from .tensor_tasks import Pool, TensorReader, TensorTask
 from .unit_layout import plan_units
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from ..parallel.checkpoint import Checkpoint
+    from .resume import Resumption
 
 #: The size of a lossless encoding is measured only if its lower bound is below this fraction of the encoding's bytes.
 SURE = 0.99
@@ -72,7 +72,11 @@ def encode_units(
         def settle() -> EncoderConfig:
             return allocate(prepared, config, read, pool, sizes)
 
-        resumption = Resumption(checkpoint, prepared, config, read, pool) if checkpoint else None
+        resumption = None
+        if checkpoint:
+            from .resume import Resumption  # which imports hashlib and pickle
+
+            resumption = Resumption(checkpoint, prepared, config, read, pool)
         settled = resumption.settled(config, settle) if resumption else settle()
         done = yield from _units(prepared, settled, read, pool, note, statistics, resumption)
         if not asked:

@@ -13,15 +13,11 @@ from dataclasses import replace
 from math import log2
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from ..cabac_ext.quantizer import collisions
 from ..config import MODEL_GOALS, EncoderConfig
-from ..dtypes import StoredType, stored_type
+from ..dtypes import stored_type
 from ..model import Array
 from .distinct_values import sample
-
-Patterns = npt.NDArray[np.unsignedinteger[Any]]
 
 #: Items of a sample, and the factor by which samples of sparse tensors may be larger.
 ITEMS, TIMES = 512, 8
@@ -48,35 +44,16 @@ def least_bytes(array: Array) -> int:
     if flat.size < FEWEST:
         is_distinct = len(set(flat.tolist())) == flat.size
         return int(SHARE * flat.size * log2(flat.size * (flat.size - 1) / 2)) if is_distinct else 0
-    some = sample(flat, ITEMS)
-    nonzero = len(some) - int(np.count_nonzero(_is_zero(some, stored)))
-    items = min(ITEMS * len(some) // max(nonzero, 1), TIMES * ITEMS)
-    samples = [sample(flat, items)[None]]
+    sign = 1 << (stored.bits - 1) if stored.kind == "f" else 0
+    some = sample(flat, ITEMS)[None]
+    first = nonzero, *_ = collisions(some, sign)
+    items = min(ITEMS * some.size // max(nonzero, 1), TIMES * ITEMS)
+    found = [first if items == ITEMS else collisions(sample(flat, items)[None], sign)]
     if array.ndim > 1:
         for lines in (flat.reshape(array.shape[0], -1), flat.reshape(-1, array.shape[-1]).T):
             count = max(items // lines.shape[1], 1)
             start = (len(lines) - min(count, len(lines))) // 2
-            samples.append(lines[start : start + count, :items])
-    found = [bits for lines in samples if (bits := _bits(lines, stored)) is not None]
-    return int(SHARE * nonzero / len(some) * array.size * min(found, default=0.0))
-
-
-def _bits(lines: Patterns, stored: StoredType) -> float | None:
-    """Return the collision entropy of the nonzero items in each line; None if they are too few."""
-    ordered = np.sort(lines, axis=1)
-    starts = np.ones(ordered.shape, bool)
-    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    first = np.flatnonzero(starts)
-    zero = _is_zero(ordered, stored)
-    counts = np.append(first[1:], ordered.size) - first
-    counts = counts[~zero.reshape(-1)[first]]
-    kept = ordered.shape[1] - np.count_nonzero(zero, axis=1)
-    pairs, equal = (int((n * (n - 1)).sum()) // 2 for n in (kept, counts))
-    return round(log2(pairs / max(equal, 1)), 2) if pairs >= PAIRS else None  # rounded, so that all machines agree
-
-
-def _is_zero(patterns: Patterns, stored: StoredType) -> npt.NDArray[np.bool_]:
-    """Return a mask of the items that are 0 or -0.0."""
-    sign = patterns.dtype.type(1 << (stored.bits - 1) if stored.kind == "f" else 0)
-    found: npt.NDArray[np.bool_] = (patterns == 0) | (patterns == sign)
-    return found
+            found.append(collisions(lines[start : start + count, :items], sign))
+    ratios = [pairs / max(equal, 1) for _, pairs, equal in found if pairs >= PAIRS]
+    bits = round(log2(min(ratios)), 2) if ratios else 0.0  # rounded, so that all machines agree
+    return int(SHARE * nonzero / some.size * array.size * bits)

@@ -9,10 +9,9 @@ import numpy.typing as npt
 
 from ..cabac_ext import quantizer
 from ..cabac_ext.kernel import TensorSyntax, coding_order
-from ..constants import NNR_PT_RAW_FLOAT, DecompressedDataFormat
+from ..constants import NNR_PT_RAW_FLOAT, STATE_TRANS_TAB, DecompressedDataFormat
 from ..model import Array
 from ..sideinfo.codes import split
-from ..syntax.deepcabac import STATE_TRANS_TAB
 from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import codebook_values
 from .distinct_values import chunks

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,12 @@ import numpy.typing as npt
 from ..bitstream import payload
 from ..cabac_ext import quantizer
 from ..cabac_ext.kernel import TensorSide
-from ..decoder.state import UpdateNode
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .coding_tools import CodedTensor, bits_of, choose_tools
+
+if TYPE_CHECKING:
+    from ..decoder.state import UpdateNode
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import numpy as np
 from ..compare import LossSummary, ModelDifference, TensorDifference, compare_tensors, summarized
 from ..config import EncoderConfig
 from ..constants import NNR_NDU, NnrUnitType
-from ..decoder.stream import StreamDecoder
 from ..encoder.prepared import Prepared
 from ..encoder.tensor_report import TensorReport
 from ..files import output_file
@@ -203,6 +202,8 @@ class Witness:
     """
 
     def __init__(self, prepared: Prepared, report: EncodeReport) -> None:
+        from ..decoder.stream import StreamDecoder
+
         self._model, self._report, self._products = prepared.restored, report, prepared.products
         apart = report.config is not None and report.config.topology == "external" and bool(prepared.wiring.shapes)
         self._decoder = StreamDecoder(

@@ -1,8 +1,21 @@
 """Compiled base classes of BitReader and BitWriter in `bitio`."""
 
+from typing import Any
+
 from typing_extensions import Buffer
 
 from ..limits import Limits
+
+class StringPattern:
+    """Bytes of a structure that contains one string st(v), before and after the string and its final zero byte.
+
+    ``value`` is any object of the caller.
+    """
+
+    before: bytes
+    after: bytes
+    value: Any
+    def __init__(self, before: bytes, after: bytes, value: Any) -> None: ...
 
 class BitSource:
     """Bit position in a byte string, with methods that read common descriptors (6.1.3) and advance the position.
@@ -40,6 +53,12 @@ class BitSource:
 
     def take_st(self, longest: int) -> str:
         """Read st(v) of at most ``longest`` bytes, the final zero byte not counted."""
+
+    def take_pattern(self, patterns: list[StringPattern], longest: int) -> tuple[StringPattern, str] | None:
+        """Read the first of these patterns that follows, with a UTF-8 string of at most ``longest`` bytes.
+
+        Return the pattern and the string, or None if no pattern follows.
+        """
 
 class BitSink:
     """Writer of bits. Methods raise ValueError for a value outside the range of its descriptor (6.1.3)."""

@@ -4,16 +4,26 @@
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.number cimport PyNumber_Index
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memchr
+from libc.string cimport memchr, memcmp
 
 from ..limits import Limits
 
 cdef enum:
     MOST = 56  # bits: so many fit 8 bytes from any first bit
+
+
+@cython.final
+cdef class StringPattern:
+    cdef readonly bytes before, after
+    cdef readonly object value
+
+    def __init__(self, bytes before not None, bytes after not None, value):
+        self.before, self.after, self.value = before, after, value
 
 
 @cython.no_gc  # the collector would clear `data` while the buffer is held; no member can be part of a cycle
@@ -95,6 +105,30 @@ cdef class BitSource:
         value = PyUnicode_DecodeUTF8(<const char *>self.first + start, zero - self.first - start, NULL)
         self.pos = 8 * (zero - self.first + 1)
         return value
+
+    def take_pattern(self, list patterns, int64_t longest):
+        cdef int64_t start = self.pos >> 3, room = (self._end >> 3) - start, text, after, zero = -1, last = -1
+        cdef const uint8_t *first = self.first + start
+        cdef const uint8_t *found
+        cdef StringPattern pattern
+        if self.pos & 7:
+            return None
+        for pattern in patterns:
+            text, after = PyBytes_GET_SIZE(pattern.before), PyBytes_GET_SIZE(pattern.after)
+            if text + 1 + after > room or memcmp(first, PyBytes_AS_STRING(pattern.before), text):
+                continue
+            if text != last:
+                last = text
+                found = <const uint8_t *>memchr(first + text, 0, min(room - text - 1, longest) + 1)
+                zero = room if found == NULL else found - first
+            if zero + 1 + after <= room and not memcmp(first + zero + 1, PyBytes_AS_STRING(pattern.after), after):
+                try:
+                    value = PyUnicode_DecodeUTF8(<const char *>first + text, zero - text, NULL)
+                except UnicodeDecodeError:
+                    return None
+                self.pos += 8 * (zero + 1 + after)
+                return pattern, value
+        return None
 
 
 cdef class BitSink:

@@ -202,6 +202,11 @@ class Structure:
         """Return the elements that are set, in the order in which they were coded or set."""
         return {name: value for name, value in self.__dict__.items() if name[0] != "_"}
 
+    def __copy__(self: S) -> S:
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
+
     def __contains__(self, name: str) -> bool:
         return name in self.__dict__
 

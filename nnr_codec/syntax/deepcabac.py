@@ -16,10 +16,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple, Protocol
 
+from ..constants import STATE_TRANS_TAB
 from ..errors import EncodeError, PayloadError
-
-# 10.2.1.4, indexed by stateId and the parity of the level
-STATE_TRANS_TAB = ((0, 2), (7, 5), (1, 3), (6, 4), (2, 0), (5, 7), (3, 1), (4, 6))
 
 # 10.3.2.2: shift0, shift1, pStateIdx0, pStateIdx1; entry 0 is also the initial state of 10.3.2.3
 CTX_PARAMETER_LIST = (

@@ -10,8 +10,10 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.bitstream.source import FileSource
+from nnr_codec.bitstream.units import MAX_PATTERNS
 from nnr_codec.constants import NNR_PT_INT
 from nnr_codec.errors import WriteError
+from nnr_codec.limits import Limits
 from nnr_codec.syntax.structures import NnrAggregateUnitHeader
 
 from ..builder import Bitstream, ndu
@@ -172,3 +174,94 @@ def test_a_file_that_becomes_shorter() -> None:
     file.truncate(100)
     with pytest.raises(nnr.TruncatedError, match="became shorter"):
         opened["w"]
+
+
+# ------------------------------------------------------------------------------------------------ repeated headers
+def repeating(kind: int = NNR_PT_INT) -> Bitstream:
+    """STR MPS, and tensors whose headers repeat or differ in shape; two ids are also in the other bytes of headers."""
+    stream = Bitstream().str_().mps()
+    for name, dims in (("a", [2, 3]), ("b", [2, 3]), ("", [2, 3]), ("c", [6]), ("d\u00e9", [2, 3]), ("e", [6])):
+        stream.ndu(ndu(name, dims, kind=kind), range(6))
+    return stream
+
+
+def test_a_repeated_header_is_read_as_if_alone() -> None:
+    stream = repeating()
+    units = list(nnr.units(stream.data))
+    repeated = [unit.index for unit in units if unit.repeated_id is not None]
+    assert repeated == [3, 4, 6, 7]
+    for k, unit in enumerate(units[2:], 2):
+        alone = list(nnr.units(b"".join([*stream.units[:2], stream.units[k]])))[2]
+        assert alone.repeated_id is None
+        assert (unit.header, unit.size, unit.payload_offset) == (alone.header, alone.size, alone.payload_offset)
+        assert list(unit.ndu.present()) == list(alone.ndu.present())
+        assert bytes(unit.payload) == bytes(alone.payload)  # type: ignore[arg-type]  # bytes, not a structure
+        assert bytes(unit.data) == stream.units[k]
+    assert nnr.write_units(units) == stream.data
+
+
+def test_a_changed_header_does_not_change_later_units() -> None:
+    for unit in nnr.units(repeating().data):
+        if unit.index >= 2:
+            assert unit.ndu.tensor_dimensions in ([2, 3], [6])
+            assert unit.ndu.cabac_unary_length_minus1 == 9
+            assert unit.size.nnr_unit_size < 100
+            unit.ndu.tensor_dimensions.append(7)
+            unit.ndu.cabac_unary_length_minus1 = 200
+            unit.size.nnr_unit_size = 100
+
+
+def test_a_header_is_read_again_in_another_state() -> None:
+    """The layer parameter set changes the step size of tensors with the same headers."""
+    stream = Bitstream().str_().mps()
+    for name, density in (("a", None), ("b", None), ("c", 1), ("d", None)):
+        if density is not None:
+            stream.lps(density)
+        stream.ndu(ndu(name, [3]), [1, 2, 3], qp=5)
+    tensors = nnr.decode(stream.data)
+    assert np.array_equal(tensors["a"], tensors["b"])
+    assert np.array_equal(tensors["c"], tensors["d"])
+    assert not np.array_equal(tensors["b"], tensors["c"])
+
+
+def test_repeated_headers_count_towards_the_limits() -> None:
+    data, units = repeating().data, len(repeating().units)
+    entries = 2 + 2 + 2 + 1 + 2 + 1  # tensor_dimensions
+    assert len(list(nnr.units(data, limits=Limits(max_names=entries, max_units=units)))) == units
+    with pytest.raises(nnr.LimitError, match="max_names") as refused:
+        list(nnr.units(data, limits=Limits(max_names=entries - 1)))
+    assert refused.value.unit == "unit 7 (NNR_NDU)"
+    with pytest.raises(nnr.LimitError, match="max_units"):
+        list(nnr.units(data, limits=Limits(max_units=units - 1)))
+    long = Bitstream().str_().mps()
+    for name in ("a", "b" * 9, "c" * 10):
+        long.ndu(ndu(name, [1], kind=NNR_PT_INT), [1])
+    with pytest.raises(nnr.LimitError, match="max_name_bytes"):
+        list(nnr.units(long.data, limits=Limits(max_name_bytes=9)))
+
+
+def test_more_patterns_than_are_kept() -> None:
+    stream = Bitstream().str_().mps()
+    shapes = [[k + 1] for k in range(2 * MAX_PATTERNS)] * 2
+    for k, dims in enumerate(shapes):
+        stream.ndu(ndu(f"t{k}", dims, kind=NNR_PT_INT), [k] * dims[0])
+    with nnr.open(stream.data) as file:
+        assert [list(info.shape) for info in file.info.values()] == shapes
+        assert all((file[f"t{k}"] == k).all() for k in range(len(shapes)))
+
+
+def test_damage_after_a_repeated_header_is_reported_as_if_alone() -> None:
+    stream = repeating()
+    found: list[object]
+    for k in range(3, len(stream.units)):
+        for at in range(2, len(stream.units[k])):
+            damaged = bytearray(stream.units[k])
+            damaged[at] ^= 0xFF
+            found = []
+            for before in (stream.units[2:k], []):
+                try:
+                    unit = list(nnr.units(b"".join([*stream.units[:2], *before, damaged])))[-1]
+                    found.append((unit.header, bytes(unit.data)))
+                except nnr.NnrError as error:
+                    found.append((type(error), str(error).partition(":")[2], getattr(error, "bit", None)))
+            assert found[0] == found[1]

@@ -25,6 +25,7 @@ from nnr_codec.cabac_ext.kernel import (
     scale as multiply,
 )
 from nnr_codec.cabac_ext.quantizer import (
+    collisions,
     count_distinct,
     glance,
     grid,
@@ -366,3 +367,22 @@ def test_glance(dtype: Any) -> None:
     assert glance(np.array([0.0, -0.0, 1.0, 1.0], dtype), 1.0) == (3, True)
     assert glance(np.array([1.0, np.inf], dtype), 1.0) == (2, False)
     assert glance(np.array([1.0, 1e30], dtype), 1e300) == (2, False)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 600), (40, 7), (300, 1)])
+def test_collisions(dtype: Any, shape: tuple[int, int]) -> None:
+    sign = 1 << (8 * np.dtype(dtype).itemsize - 1)
+    items = np.random.default_rng(4).integers(0, 9, shape).astype(dtype)
+    items[items == 8] = sign
+    for lines in (items, items.T, items[::2, ::-1]):
+        kept = [[item for item in line if item not in (0, sign)] for line in lines.tolist()]
+        equal = sum(line.count(item) * (line.count(item) - 1) // 2 for line in kept for item in set(line))
+        pairs = sum(len(line) * (len(line) - 1) // 2 for line in kept)
+        assert collisions(lines, sign) == (sum(map(len, kept)), pairs, equal)
+
+
+def test_collisions_of_other_arrays() -> None:
+    for lines in (np.zeros(3, np.uint8), np.zeros((1, 1, 1), np.uint8), np.zeros((1, 1), np.complex128)):
+        with pytest.raises(ValueError, match="two dimensions"):
+            collisions(lines, 0)  # type: ignore[arg-type]

@@ -50,6 +50,17 @@ def test_start_up_is_light(arguments: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_only_the_used_command_is_imported() -> None:
+    code = (
+        "import sys, nnr_cli.main as m\n"
+        "m.run(sys.argv[1:])\n"
+        "print(*[name for name in m.COMMANDS if f'nnr_cli.{name}' in sys.modules])"
+    )
+    for arguments, imported in ((["--version"], ""), (["explain", "dq_flag"], "explain")):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True, text=True)
+        assert done.stdout.splitlines()[-1] == imported
+
+
 def test_exit_codes(npz: Path) -> None:
     Path("bad.nnr").write_bytes(b"nothing")
     Path("new.nnr").write_bytes(b"\x00\x04\x02\x09")
