@@ -29,6 +29,8 @@ SURPLUS, GAIN = 1.003, 2.0**-9
 TINY = UNIT_BYTES + RECORD_BYTES + CODE_BYTES
 #: Bits of a level or a codebook entry, without the sign.
 LEVEL_BITS = 31
+#: Ratio of mean magnitudes of levels below which a palette in order of frequency is tried.
+SHORTER = 0.9
 #: Values of a sample that is tried before all values.
 GLANCE = 1024
 
@@ -181,10 +183,20 @@ def _codes(facts: TensorFacts) -> Iterator[Code]:
         yield from grid_codes(facts)
     found = facts.distinct
     if found is not None and facts.stored.bits >= 8:
-        values = found.patterns.astype(found.patterns.dtype.newbyteorder("<")).tobytes()
         zero = found.patterns == 0
         for offset in sorted({int(zero.argmax()) if zero.any() else found.most_frequent, found.most_frequent}):
-            yield PaletteCode(values, offset, facts.part_id("levels"))
+            yield _palette(facts, found.patterns, offset)
+        # Short codes for frequent values: levels 0, 1, -1, 2, -2 ...
+        order = np.argsort(-found.counts, kind="stable")
+        sizes, places = np.arange(1, len(order) + 1) // 2, np.arange(len(order))
+        if found.counts[order] @ sizes < SHORTER * (found.counts @ abs(places - found.most_frequent)):
+            order = np.concatenate([order[2::2][::-1], order[:1], order[1::2]])
+            yield _palette(facts, found.patterns[order], (len(order) - 1) // 2)
+
+
+def _palette(facts: TensorFacts, patterns: npt.NDArray[Any], offset: int) -> PaletteCode:
+    values = patterns.astype(patterns.dtype.newbyteorder("<")).tobytes()
+    return PaletteCode(values, offset, facts.part_id("levels"))
 
 
 def raw_is_exact(facts: TensorFacts) -> bool:

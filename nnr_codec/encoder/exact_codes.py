@@ -24,9 +24,10 @@ Doubles = npt.NDArray[np.float64]
 
 #: Bits of the levels if low bits are stored separately.
 HIGH_BITS = 6
-#: Bits by which a bin that adapts exceeds its entropy, and the bins of a level beyond which bins are no longer adapted
-#: to a single magnitude.
-BIN_SURPLUS, MOST_BINS = 0.006, 24
+#: Bits by which the cost of an adaptive bin exceeds its entropy, and the magnitude from which levels share bins.
+BIN_SURPLUS, SHARED = 0.006, 16
+#: Bytes that low bits must save: about the size of a unit and of a record that is not deflated.
+LEAST_SAVING = 128
 #: Mantissa bits in the levels, in addition to the exponent; the others are stored.
 MANTISSA = 1
 #: cabac_unary_length_minus1 of exponents, whose levels have a wide range.
@@ -76,12 +77,16 @@ def _low_bits(facts: TensorFacts, width: int) -> tuple[int, int]:
 
     def cost(bits: int) -> float:
         levels = above >> bits
-        starts = np.flatnonzero(np.diff(levels, prepend=levels[0] - 1))
         sizes = np.abs(levels)
-        bins = 1 + (sizes > 0) + np.minimum(sizes, MOST_BINS)
-        return entropy_bits(np.add.reduceat(counts, starts)) + float(counts @ (bits + BIN_SURPLUS * bins))
+        equal = np.frexp(np.maximum(sizes - SHARED, 0) + 1.0)[1] - 1  # equiprobable bins of the Exp-Golomb code
+        shared = np.where(equal, np.sign(levels) * (SHARED + equal), levels)
+        starts = np.flatnonzero(np.diff(shared, prepend=shared[0] - 1))
+        bins = 1 + (sizes > 0) + np.minimum(sizes, SHARED) + equal
+        return entropy_bits(np.add.reduceat(counts, starts)) + float(counts @ (bits + equal + BIN_SURPLUS * bins))
 
-    return base, min(range(width + 1), key=cost)
+    costs = [cost(bits) for bits in range(width + 1)]
+    best = min(costs)
+    return base, costs.index(best) if costs[0] - best > 8 * LEAST_SAVING else 0
 
 
 def _median(facts: TensorFacts) -> int:
