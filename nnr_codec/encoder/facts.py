@@ -19,11 +19,13 @@ from ..dtypes import StoredType, stored_type
 from ..errors import EncodeError
 from ..limits import Limits
 from ..model import Array
-from ..sideinfo.record import Code, RawCode, TensorRecord
+from ..sideinfo.codes import kept_items
+from ..sideinfo.record import Code, RawCode, Repeats, TensorRecord
 from ..tensor.quant import DTYPES
 from .distinct_values import Distinct, distinct
 from .effort import EFFORTS, Effort
 from .plan import DEFAULT_UNARY, TOOLS, Coding, Exact, SourceTensor, TensorPlan, Tools
+from .repeats import kept_dims
 from .sensitivity import Importance, importance
 
 F = DecompressedDataFormat
@@ -212,6 +214,11 @@ class TensorFacts:
             if found not in self.context.taken:
                 return found
             hashes += "#"
+
+    def kept(self, repeats: Repeats) -> TensorFacts:
+        """Return the facts about the items of the tensor that are not copies of others."""
+        items = kept_items(repeats, self.stored, self.patterns, self.array.shape).view(self.array.dtype)
+        return replace(self, array=items.reshape(kept_dims(repeats, self.array.shape)))
 
     def coded(self, code: Code, unary: int | None = None) -> TensorPlan:
         """Return a plan with a code. Its unit has levels of the tensor's shape, or float32 words for RawCode.

@@ -1,0 +1,280 @@
+"""Search for runs of items that are copies of earlier items, also reversed or negated (docs/reference/side-information.md).
+
+Windows of equal magnitudes, in the same or the reverse order, have equal keys. Windows are selected by their keys, so
+the copy of a selected window is selected too, wherever it is. A sample of windows rules out most tensors. In the
+others, each selected window is compared with the first and the last earlier window of equal key, and the longest run
+around it that does not overlap its source is a copy. All steps take linear time, apart from sorting the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..dtypes import StoredType
+from ..sideinfo.record import Repeats
+from .distinct_values import CHUNK
+
+Patterns = npt.NDArray[np.unsignedinteger[Any]]
+Keys = npt.NDArray[np.uint64]
+
+#: Items of a window: enough to make equal windows in random data rare, by bytes of an item.
+WINDOW = {1: 24, 2: 12, 4: 8, 8: 8}
+#: Windows of a sample, and the share of repeated ones below which a tensor is not searched.
+WINDOWS, SHARE = 8192, 1 / 16
+#: Every DENSITY-th window is selected in the search, on average; fewer if they would be more than MOST.
+DENSITY, MOST = 8, 1 << 21
+#: Items of the shortest run: a run takes about 4 bytes of the record.
+SHORTEST = 16
+#: Windows after which the search ends if less than SHARE of the items before them are copies.
+TRIALS = 512
+#: Largest number of runs: their text in the record takes less than 1 MiB.
+MOST_RUNS = 1 << 15
+#: Share of copied items that whole rows must have to replace runs that begin or end within rows.
+IN_ROWS = 0.95
+
+_ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+class Run(NamedTuple):
+    """Run of copied items: first item, number of items, first item of the source, and change; see :class:`Repeats`."""
+
+    start: int
+    length: int
+    source: int
+    change: int
+
+
+def find_repeats(patterns: Patterns, stored: StoredType, shape: tuple[int, ...]) -> Iterator[Repeats]:
+    """Yield the runs of a tensor in the order of rows, and in the order of columns, if they have many items.
+
+    Parameters
+    ----------
+    patterns : ndarray of unsigned int, shape (n,)
+        Bit patterns of the items.
+    stored : StoredType
+    shape : tuple of int
+    """
+    rows = shape[0] if shape else 1
+    width = patterns.size // rows
+    for columns in (False, True):
+        if columns and min(rows, width) == 1:
+            return
+        if not _may_repeat(patterns, stored, width if columns else 1):
+            continue
+        items = np.ascontiguousarray(patterns.reshape(shape[0], -1).T).reshape(-1) if columns else patterns
+        runs = _Search(items, stored).runs()
+        if not columns and width > 1:
+            runs = _in_rows(runs, width)
+        if runs:
+            ends = [0, *(run.start + run.length for run in runs)]
+            yield Repeats(
+                tuple(run.start - end for run, end in zip(runs, ends, strict=False)),
+                tuple(run.length for run in runs),
+                tuple(run.start - run.source for run in runs),
+                tuple(run.change for run in runs),
+                columns,
+            )
+
+
+def kept_dims(repeats: Repeats, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the items that are not copied: whole rows if runs consist of whole rows."""
+    left, width = prod(shape) - repeats.copied, prod(shape[1:])
+    whole = not repeats.columns and all(number % width == 0 for number in (*repeats.kept, *repeats.length))
+    return (left // width, *shape[1:]) if whole else (left,)
+
+
+def _in_rows(runs: list[Run], width: int) -> list[Run]:
+    """Return runs of whole rows if they have nearly all copied items; they let codes use properties of rows."""
+    whole = []
+    for start, length, source, change in runs:
+        skip = -start % width
+        rows = (length - skip) // width
+        if rows > 0:
+            first = source + length - skip - rows * width if change & 1 else source + skip
+            swapped = change & 1 | (change & 2) << 1 | (change & 4) >> 1
+            whole.append(Run(start + skip, rows * width, first, swapped if skip & 1 else change))
+    copied = sum(run.length for run in whole)
+    return whole if copied >= IN_ROWS * sum(run.length for run in runs) else runs
+
+
+def _magnitudes(patterns: Patterns, stored: StoredType) -> Patterns:
+    """Return patterns that items have in common with their negatives."""
+    if stored.kind == "f":
+        return patterns & patterns.dtype.type((1 << (stored.bits - 1)) - 1)
+    if stored.kind == "i":
+        return np.abs(patterns.view(f"i{patterns.itemsize}")).view(patterns.dtype)
+    return patterns
+
+
+def _may_repeat(patterns: Patterns, stored: StoredType, stride: int) -> bool:
+    """Return whether a sample has repeated windows; ``stride`` is the distance of adjacent items of a window.
+
+    Windows are selected by the magnitudes of the first, middle and last of three items, so that reversed windows are
+    selected too.
+    """
+    size, half = patterns.size, WINDOW[patterns.itemsize] // 2
+    border = half * stride
+    if size < 4 * border or size < 4 * SHORTEST:
+        return False
+    wide = np.uint64 if patterns.itemsize == 8 else np.uint32
+    bits = 8 * np.dtype(wide).itemsize
+    least = wide((1 << bits) - (1 << bits) // max(DENSITY, size // WINDOWS))
+    factors = [wide(int(odd) & ((1 << bits) - 1)) for odd in _ODD]
+    places = []
+    for start in range(border, size - border, CHUNK):
+        end = min(start + CHUNK, size - border)
+        part = _magnitudes(patterns[start - stride : end + stride], stored).astype(wide)
+        part *= factors[0]
+        sums = part[: -2 * stride] + part[2 * stride :]
+        sums ^= sums >> wide(bits // 2)
+        sums += part[stride:-stride]
+        sums *= factors[1]
+        places.append(np.flatnonzero(sums >= least) + start)
+        if sum(map(len, places)) > 4 * WINDOWS:
+            break
+    place = np.concatenate(places)
+    keys = _mixed(_magnitudes(patterns[place], stored).astype(np.uint64))
+    for distance in range(1, half + 1):
+        sides = (_magnitudes(patterns[place + k * stride], stored).astype(np.uint64) for k in (-distance, distance))
+        keys = _mixed(keys * _ODD[1] + sum(map(_mixed, sides)))
+    return len(place) > 0 and len(np.unique(keys)) <= (1 - SHARE) * len(place)
+
+
+def _mixed(keys: Keys) -> Keys:
+    """Return well-mixed numbers, different for different keys."""
+    keys = (keys ^ keys >> np.uint64(32)) * _ODD[0]
+    return (keys ^ keys >> np.uint64(29)) * _ODD[2]
+
+
+class _Search:
+    """Search for the runs of a flat array of items."""
+
+    def __init__(self, items: Patterns, stored: StoredType) -> None:
+        self._items, self._window = items, WINDOW[items.itemsize]
+        self._stored = stored
+        self._negatives = stored.kind in "fi"
+        negative = items.copy()
+        if stored.kind == "f":
+            negative ^= items.dtype.type(1 << (stored.bits - 1))
+        else:
+            np.negative(negative, out=negative)
+        self._signed = (items, negative)
+
+    def runs(self) -> list[Run]:
+        """Return the runs in order; none if they have few items."""
+        found: list[Run] = []
+        end = copied = trials = 0
+        for place, first, last in self._candidates():
+            if place < end:
+                continue
+            trials += 1
+            run = max((self._run(place, source, end) for source in {first, last}), key=lambda run: run.length)
+            if run.length >= SHORTEST:
+                found.append(run)
+                end, copied = run.start + run.length, copied + run.length
+            if len(found) == MOST_RUNS or (trials >= TRIALS and copied < SHARE * place):
+                break
+        return found if copied >= SHARE * self._items.size / 2 else []
+
+    def _candidates(self) -> Iterator[tuple[int, int, int]]:
+        """Yield selected windows with the first and the last earlier window of equal key."""
+        places, keys = self._windows()
+        order = np.argsort(keys, kind="stable")
+        keys, ordered = keys[order], places[order]
+        starts = np.ones(len(keys), bool)
+        starts[1:] = keys[1:] != keys[:-1]
+        first = ordered[np.maximum.accumulate(np.where(starts, np.arange(len(keys)), 0))]
+        sources = np.empty((len(keys), 2), np.int64)
+        sources[order, 0] = first
+        sources[order[1:], 1] = ordered[:-1]
+        repeated = np.empty(len(keys), bool)
+        repeated[order] = ~starts
+        for place, (one, other) in zip(places[repeated].tolist(), sources[repeated].tolist(), strict=True):
+            yield place, one, other
+
+    def _windows(self) -> tuple[npt.NDArray[np.int64], Keys]:
+        """Return the places of selected windows, and their keys: sums over mixed magnitudes."""
+        items, window = self._items, self._window
+        mask = np.uint64(max(DENSITY, 1 << (items.size // MOST).bit_length()) - 1)
+        places, keys = [], []
+        for start in range(0, items.size - window + 1, CHUNK):
+            part = _magnitudes(items[start : start + CHUNK + window - 1], self._stored)
+            sums = np.zeros(len(part) + 1, np.uint64)
+            np.cumsum(_mixed(part.astype(np.uint64) + np.uint64(1)), out=sums[1:])
+            every = _mixed(sums[window:] - sums[:-window])
+            chosen = np.flatnonzero(every & mask == 0)
+            places.append(chosen + start)
+            keys.append(every[chosen])
+        return np.concatenate(places), np.concatenate(keys)
+
+    def _run(self, place: int, source: int, end: int) -> Run:
+        """Return the longest run from ``end`` on that includes a window, as a copy of the items around ``source``."""
+        runs = [Run(place, 0, source, 0)]
+        for backward in (0, 1):
+            signs = self._signs(place, source, backward)
+            if signs is not None:
+                runs.append(self._extended(place, source, end, backward, signs))
+        return max(runs, key=lambda run: run.length)
+
+    def _signs(self, place: int, source: int, backward: int) -> tuple[int, int] | None:
+        """Return whether items of even and of odd places are negated in the source; None if it is no copy."""
+        window = self._window
+        items = self._items[place : place + window]
+        copy = slice(source, source + window)
+        same, negated = (of_sign[copy][::-1] if backward else of_sign[copy] for of_sign in self._signed)
+        signs = [0, 0]
+        for parity in (0, 1):
+            own = items[parity::2]
+            if not np.array_equal(own, same[parity::2]):
+                if not self._negatives or not np.array_equal(own, negated[parity::2]):
+                    return None
+                signs[(place + parity) & 1] = 1
+        return signs[0], signs[1]
+
+    def _extended(self, place: int, source: int, end: int, backward: int, signs: tuple[int, int]) -> Run:
+        """Extend a window in both directions, as long as the source ends before the run starts."""
+        window, size = self._window, self._items.size
+        if backward:  # item place + k is a copy of item mirror - k
+            mirror = source + window - 1
+            after = self._equal(place, mirror, size - place, 1, -1, signs)
+            before = self._equal(place - 1, mirror + 1, place - end, -1, 1, signs)
+            before = max(min(before, (place - 1 - mirror) // 2), 0)
+            start, length = place - before, before + after
+            first = mirror - after + 1
+        else:
+            after = self._equal(place, source, min(size - place, place - source), 1, 1, signs)
+            before = self._equal(place - 1, source - 1, min(place - end, source), -1, -1, signs)
+            before = min(before, place - source - after)
+            start, length = place - before, before + after
+            first = source - before
+        if length < window or first + length > start:
+            return Run(place, 0, source, 0)
+        even, odd = signs[start & 1], signs[~start & 1]
+        return Run(start, length, first, backward | even << 1 | odd << 2)
+
+    def _equal(self, place: int, source: int, most: int, step: int, source_step: int, signs: tuple[int, int]) -> int:
+        """Return the number of items from ``place`` on, at most ``most``, that are copies of those from ``source`` on."""
+        most = min(most, source + 1 if source_step < 0 else self._items.size - source)
+        count, together = 0, 64
+        while count < most:
+            more = min(together, most - count)
+            own = _stretch(self._items, place + step * count, more, step)
+            equal = np.empty(more, bool)
+            for parity in (0, 1):
+                of_sign = self._signed[signs[(place + step * (count + parity)) & 1]]
+                copy = _stretch(of_sign, source + source_step * count, more, source_step)
+                np.equal(own[parity::2], copy[parity::2], out=equal[parity::2])
+            if not equal.all():
+                return count + int(equal.argmin())
+            count, together = count + more, 2 * together
+        return max(most, 0)
+
+
+def _stretch(items: Patterns, start: int, count: int, step: int) -> Patterns:
+    """Return ``count`` items from ``start`` on, in steps of 1 or -1."""
+    return items[start : start + count] if step > 0 else items[start - count + 1 : start + 1][::-1]
