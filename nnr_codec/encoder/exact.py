@@ -66,9 +66,9 @@ class Cheapest:
         A code that does not fit the tensor, or that exceeds the room in the record, is not accepted.
         """
         factor = 1 + GAIN if plan.code else 1
-        if plan.record and plan.code and (not isinstance(plan.code, RawCode) or plan.record.repeats):
-            if code_bytes(plan.record, deflated=False) > self.facts.context.room:
-                return
+        large = plan.record is not None and code_bytes(plan.record, deflated=False) > self.facts.context.room
+        if large and not isinstance(plan.code, RawCode):
+            return
         if price is None:
             if factor * (overhead(plan) + self._floor(plan)) >= self.price:
                 return

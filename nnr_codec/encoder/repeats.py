@@ -1,6 +1,6 @@
-"""Search for runs of items that are copies of earlier items, also reversed or negated (docs/reference/side-information.md).
+"""Search for runs of items that are copies of earlier items, also reversed or negated.
 
-Windows of equal magnitudes, in the same or the reverse order, have equal keys. Windows are selected by their keys, so
+docs/reference/side-information.md describes runs. Windows of equal magnitudes, in the same or the reverse order, have equal keys. Windows are selected by their keys, so
 the copy of a selected window is selected too, wherever it is. A sample of windows rules out most tensors. In the
 others, each selected window is compared with the first and the last earlier window of equal key, and the longest run
 around it that does not overlap its source is a copy. All steps take linear time, apart from sorting the keys.
@@ -9,7 +9,9 @@ around it that does not overlap its source is a copy. All steps take linear time
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from math import prod
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,16 +23,17 @@ from .distinct_values import CHUNK
 
 Patterns = npt.NDArray[np.unsignedinteger[Any]]
 Keys = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.int64]
 
 #: Items of a window: enough to make equal windows in random data rare, by bytes of an item.
 WINDOW = {1: 24, 2: 12, 4: 8, 8: 8}
-#: Windows of a sample, and the share of repeated ones below which a tensor is not searched.
-WINDOWS, SHARE = 8192, 1 / 16
-#: Every DENSITY-th window is selected in the search, on average; fewer if they would be more than MOST.
-DENSITY, MOST = 8, 1 << 21
+#: Windows of a sample, the largest share of all windows, and the share of repeated ones that a search requires.
+WINDOWS, SAMPLED, SHARE = 8192, 8, 1 / 16
+#: Most windows that are selected in a search.
+MOST = 1 << 20
 #: Items of the shortest run: a run takes about 4 bytes of the record.
-SHORTEST = 16
-#: Windows after which the search ends if less than SHARE of the items before them are copies.
+SHORTEST = 12
+#: Windows after which a search ends if less than SHARE of the items before them are copies.
 TRIALS = 512
 #: Largest number of runs: their text in the record takes less than 1 MiB.
 MOST_RUNS = 1 << 15
@@ -111,6 +114,13 @@ def _magnitudes(patterns: Patterns, stored: StoredType) -> Patterns:
     return patterns
 
 
+def _negative(patterns: Patterns, stored: StoredType) -> Patterns:
+    """Return the negatives of items; unsigned items themselves, because they have none."""
+    if stored.kind == "f":
+        return patterns ^ patterns.dtype.type(1 << (stored.bits - 1))
+    return np.negative(patterns) if stored.kind == "i" else patterns
+
+
 def _may_repeat(patterns: Patterns, stored: StoredType, stride: int) -> bool:
     """Return whether a sample has repeated windows; ``stride`` is the distance of adjacent items of a window.
 
@@ -123,7 +133,7 @@ def _may_repeat(patterns: Patterns, stored: StoredType, stride: int) -> bool:
         return False
     wide = np.uint64 if patterns.itemsize == 8 else np.uint32
     bits = 8 * np.dtype(wide).itemsize
-    least = wide((1 << bits) - (1 << bits) // max(DENSITY, size // WINDOWS))
+    least = wide((1 << bits) - (1 << bits) // max(SAMPLED, size // WINDOWS))
     factors = [wide(int(odd) & ((1 << bits) - 1)) for odd in _ODD]
     places = []
     for start in range(border, size - border, CHUNK):
@@ -155,25 +165,18 @@ class _Search:
     """Search for the runs of a flat array of items."""
 
     def __init__(self, items: Patterns, stored: StoredType) -> None:
-        self._items, self._window = items, WINDOW[items.itemsize]
-        self._stored = stored
-        self._negatives = stored.kind in "fi"
-        negative = items.copy()
-        if stored.kind == "f":
-            negative ^= items.dtype.type(1 << (stored.bits - 1))
-        else:
-            np.negative(negative, out=negative)
-        self._signed = (items, negative)
+        self._items, self._stored, self._window = items, stored, WINDOW[items.itemsize]
+        self._signed = items, _negative(items, stored)
 
     def runs(self) -> list[Run]:
         """Return the runs in order; none if they have few items."""
         found: list[Run] = []
         end = copied = trials = 0
-        for place, first, last in self._candidates():
+        for place, matches in groupby(self._matches(), key=itemgetter(0)):
             if place < end:
                 continue
             trials += 1
-            run = max((self._run(place, source, end) for source in {first, last}), key=lambda run: run.length)
+            run = max((self._extended(*match, end) for match in matches), key=attrgetter("length"))
             if run.length >= SHORTEST:
                 found.append(run)
                 end, copied = run.start + run.length, copied + run.length
@@ -181,26 +184,53 @@ class _Search:
                 break
         return found if copied >= SHARE * self._items.size / 2 else []
 
-    def _candidates(self) -> Iterator[tuple[int, int, int]]:
-        """Yield selected windows with the first and the last earlier window of equal key."""
+    def _matches(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield selected windows that are copies: place, place of the source, direction, and negated items.
+
+        Sources are the first and the last earlier window of equal key. The direction is 1 for a reversed copy. The last
+        number is the sum of 1 if items at even places are negated, and 2 if items at odd places are.
+        """
         places, keys = self._windows()
         order = np.argsort(keys, kind="stable")
         keys, ordered = keys[order], places[order]
         starts = np.ones(len(keys), bool)
         starts[1:] = keys[1:] != keys[:-1]
-        first = ordered[np.maximum.accumulate(np.where(starts, np.arange(len(keys)), 0))]
-        sources = np.empty((len(keys), 2), np.int64)
-        sources[order, 0] = first
-        sources[order[1:], 1] = ordered[:-1]
-        repeated = np.empty(len(keys), bool)
-        repeated[order] = ~starts
-        for place, (one, other) in zip(places[repeated].tolist(), sources[repeated].tolist(), strict=True):
-            yield place, one, other
+        first = np.empty_like(places)
+        last = np.empty_like(places)
+        first[order] = ordered[np.maximum.accumulate(np.where(starts, np.arange(len(keys)), 0))]
+        last[order[1:]] = ordered[:-1]
+        is_repeated = np.empty(len(keys), bool)
+        is_repeated[order] = ~starts
+        places, first, last = places[is_repeated], first[is_repeated], last[is_repeated]
+        together = CHUNK // self._window
+        for start in range(0, len(places), together):
+            part = slice(start, start + together)
+            found = np.concatenate(
+                [
+                    self._copies(places[part], sources[part], direction)
+                    for sources in (first, last)
+                    for direction in (0, 1)
+                ]
+            )
+            yield from map(tuple, found[np.argsort(found[:, 0], kind="stable")].tolist())
 
-    def _windows(self) -> tuple[npt.NDArray[np.int64], Keys]:
+    def _copies(self, places: Places, sources: Places, direction: int) -> Places:
+        """Return rows of place, source, direction and negated items, for windows that are copies."""
+        offsets = np.arange(self._window)
+        own = self._items[places[:, None] + offsets]
+        copy = self._items[sources[:, None] + (offsets[::-1] if direction else offsets)]
+        negated = _negative(copy, self._stored)
+        fits, signs = np.ones(len(places), bool), np.zeros(len(places), np.int64)
+        for parity in (0, 1):
+            same, opposite = ((own[:, parity::2] == of[:, parity::2]).all(axis=1) for of in (copy, negated))
+            fits &= same | opposite
+            signs |= ~same * (1 << ((places + parity) & 1))
+        return np.stack([places, sources, np.full_like(places, direction), signs], axis=1)[fits]
+
+    def _windows(self) -> tuple[Places, Keys]:
         """Return the places of selected windows, and their keys: sums over mixed magnitudes."""
         items, window = self._items, self._window
-        mask = np.uint64(max(DENSITY, 1 << (items.size // MOST).bit_length()) - 1)
+        mask = np.uint64((1 << (items.size // MOST).bit_length()) - 1)
         places, keys = [], []
         for start in range(0, items.size - window + 1, CHUNK):
             part = _magnitudes(items[start : start + CHUNK + window - 1], self._stored)
@@ -212,34 +242,10 @@ class _Search:
             keys.append(every[chosen])
         return np.concatenate(places), np.concatenate(keys)
 
-    def _run(self, place: int, source: int, end: int) -> Run:
-        """Return the longest run from ``end`` on that includes a window, as a copy of the items around ``source``."""
-        runs = [Run(place, 0, source, 0)]
-        for backward in (0, 1):
-            signs = self._signs(place, source, backward)
-            if signs is not None:
-                runs.append(self._extended(place, source, end, backward, signs))
-        return max(runs, key=lambda run: run.length)
-
-    def _signs(self, place: int, source: int, backward: int) -> tuple[int, int] | None:
-        """Return whether items of even and of odd places are negated in the source; None if it is no copy."""
-        window = self._window
-        items = self._items[place : place + window]
-        copy = slice(source, source + window)
-        same, negated = (of_sign[copy][::-1] if backward else of_sign[copy] for of_sign in self._signed)
-        signs = [0, 0]
-        for parity in (0, 1):
-            own = items[parity::2]
-            if not np.array_equal(own, same[parity::2]):
-                if not self._negatives or not np.array_equal(own, negated[parity::2]):
-                    return None
-                signs[(place + parity) & 1] = 1
-        return signs[0], signs[1]
-
-    def _extended(self, place: int, source: int, end: int, backward: int, signs: tuple[int, int]) -> Run:
-        """Extend a window in both directions, as long as the source ends before the run starts."""
+    def _extended(self, place: int, source: int, direction: int, signs: int, end: int) -> Run:
+        """Return the longest run from ``end`` on that includes a window and whose source ends before it."""
         window, size = self._window, self._items.size
-        if backward:  # item place + k is a copy of item mirror - k
+        if direction:  # item place + k is a copy of item mirror - k
             mirror = source + window - 1
             after = self._equal(place, mirror, size - place, 1, -1, signs)
             before = self._equal(place - 1, mirror + 1, place - end, -1, 1, signs)
@@ -254,11 +260,11 @@ class _Search:
             first = source - before
         if length < window or first + length > start:
             return Run(place, 0, source, 0)
-        even, odd = signs[start & 1], signs[~start & 1]
-        return Run(start, length, first, backward | even << 1 | odd << 2)
+        even, odd = signs >> (start & 1) & 1, signs >> (~start & 1) & 1
+        return Run(start, length, first, direction | even << 1 | odd << 2)
 
-    def _equal(self, place: int, source: int, most: int, step: int, source_step: int, signs: tuple[int, int]) -> int:
-        """Return the number of items from ``place`` on, at most ``most``, that are copies of those from ``source`` on."""
+    def _equal(self, place: int, source: int, most: int, step: int, source_step: int, signs: int) -> int:
+        """Return the number of items from ``place`` on, at most ``most``, that equal those from ``source`` on."""
         most = min(most, source + 1 if source_step < 0 else self._items.size - source)
         count, together = 0, 64
         while count < most:
@@ -266,7 +272,7 @@ class _Search:
             own = _stretch(self._items, place + step * count, more, step)
             equal = np.empty(more, bool)
             for parity in (0, 1):
-                of_sign = self._signed[signs[(place + step * (count + parity)) & 1]]
+                of_sign = self._signed[signs >> ((place + step * (count + parity)) & 1) & 1]
                 copy = _stretch(of_sign, source + source_step * count, more, source_step)
                 np.equal(own[parity::2], copy[parity::2], out=equal[parity::2])
             if not equal.all():
