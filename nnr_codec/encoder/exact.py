@@ -101,7 +101,10 @@ def exact(facts: TensorFacts) -> TensorPlan:
     if coded:
         for code in (RawCode(facts.part_id("raw")),) if tiny else _codes(facts):
             cheapest.offer(facts.coded(code))
-        for repeats in find_repeats(facts.patterns, facts.stored, facts.array.shape):
+        bits = 8 * min(cheapest.price, facts.array.nbytes) / facts.array.size
+        for repeats in find_repeats(
+            facts.patterns, facts.stored, facts.array.shape, bits, few=facts.distinct is not None
+        ):
             _offer_repeats(cheapest, repeats)
     if cheapest.plan is None:
         raise EncodeError(_reason(facts), tensor=facts.name)

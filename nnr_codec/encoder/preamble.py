@@ -49,10 +49,9 @@ from ..syntax.structures import (
 from .block_units import UnitPlan
 from .facts import DEFAULT_LIMITS
 from .prepared import Prepared
+from .rate_distortion import DEFLATED_BYTES
 from .unit_layout import UnitLayout
 
-#: Smaller records are not deflated: NNCodec 2.1.3 skips private units only if they hold a string.
-DEFLATED_BYTES = 4096
 #: Formats for which a unit declares an external topology: Annex B requires it, Annex A does not.
 ANNOUNCED = ("onnx", "pytorch", "tensorflow")
 

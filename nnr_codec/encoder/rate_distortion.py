@@ -33,6 +33,8 @@ Floats = npt.NDArray[np.floating[Any]]
 
 #: Bytes of a unit's size, types and flags; of a deflated record entry; of its code without arrays.
 UNIT_BYTES, RECORD_BYTES, CODE_BYTES = 13, 16, 18
+#: Smaller records are not deflated: NNCodec 2.1.3 skips private units only if they hold a string.
+DEFLATED_BYTES = 4096
 #: Bits of terminate_cabac(), and the average padding to a byte.
 TERMINATION_BITS = 9
 #: Bytes of integer_codebook() without differences.
@@ -107,7 +109,7 @@ def code_bytes(record: TensorRecord, *, deflated: bool = True) -> float:
     total = CODE_BYTES + 1.02 * len(said)
     if (runs := record.repeats) is not None:
         numbers = str([runs.change, runs.distance, runs.kept, runs.length]).replace(" ", "").encode()
-        total += CODE_BYTES + len(zlib.compress(numbers) if deflated else numbers)
+        total += CODE_BYTES + len(zlib.compress(numbers) if deflated and len(numbers) >= DEFLATED_BYTES else numbers)
     return total
 
 

@@ -1,16 +1,17 @@
 """Search for runs of items that are copies of earlier items, also reversed or negated.
 
-docs/reference/side-information.md describes runs. Windows of equal magnitudes, in the same or the reverse order, have equal keys. Windows are selected by their keys, so
-the copy of a selected window is selected too, wherever it is. A sample of windows rules out most tensors. In the
-others, each selected window is compared with the first and the last earlier window of equal key, and the longest run
-around it that does not overlap its source is a copy. All steps take linear time, apart from sorting the keys.
+docs/reference/side-information.md describes the runs. Windows of equal magnitudes, in the same or the reverse order,
+have equal keys. Windows are selected by their keys, so that the copy of a selected window is selected too, wherever it
+is. A sample of windows rules out most tensors. In the others, each selected window is compared with the first and the
+last earlier window of equal key. If it is a copy, the longest run around it that does not overlap its source is kept.
+All steps take linear time, apart from sorting the keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from math import prod
+from math import ceil, prod
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -25,14 +26,15 @@ Patterns = npt.NDArray[np.unsignedinteger[Any]]
 Keys = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
 
-#: Items of a window: enough to make equal windows in random data rare, by bytes of an item.
-WINDOW = {1: 24, 2: 12, 4: 8, 8: 8}
+#: Bits of a window, and its smallest and largest number of items. Windows of random items are then rarely equal, and
+#: the shortest run, one window, saves more than the 4 bytes that it takes in the record.
+WINDOW_BITS, SMALLEST, LARGEST = 56, 4, 128
+#: Fewest nonzero items of a window: windows of zeros are equal without being copies.
+NONZERO = 2
 #: Windows of a sample, the largest share of all windows, and the share of repeated ones that a search requires.
-WINDOWS, SAMPLED, SHARE = 8192, 8, 1 / 16
+WINDOWS, SAMPLED, SHARE = 4096, 8, 1 / 16
 #: Most windows that are selected in a search.
 MOST = 1 << 20
-#: Items of the shortest run: a run takes about 4 bytes of the record.
-SHORTEST = 12
 #: Windows after which a search ends if less than SHARE of the items before them are copies.
 TRIALS = 512
 #: Largest number of runs: their text in the record takes less than 1 MiB.
@@ -52,7 +54,9 @@ class Run(NamedTuple):
     change: int
 
 
-def find_repeats(patterns: Patterns, stored: StoredType, shape: tuple[int, ...]) -> Iterator[Repeats]:
+def find_repeats(
+    patterns: Patterns, stored: StoredType, shape: tuple[int, ...], bits: float, few: bool
+) -> Iterator[Repeats]:
     """Yield the runs of a tensor in the order of rows, and in the order of columns, if they have many items.
 
     Parameters
@@ -61,16 +65,23 @@ def find_repeats(patterns: Patterns, stored: StoredType, shape: tuple[int, ...])
         Bit patterns of the items.
     stored : StoredType
     shape : tuple of int
+    bits : float
+        Estimated bits of a coded item.
+    few : bool
+        Many items are equal.
     """
-    rows = shape[0] if shape else 1
+    if bits * LARGEST < WINDOW_BITS:
+        return
+    window, rows = max(ceil(WINDOW_BITS / bits), SMALLEST), shape[0] if shape else 1
     width = patterns.size // rows
-    for columns in (False, True):
-        if columns and min(rows, width) == 1:
-            return
-        if not _may_repeat(patterns, stored, width if columns else 1):
+    places = None if few or patterns.itemsize < 4 else _selected(patterns, stored, 0)
+    for columns in (False, True) if min(rows, width) > 1 else (False,):
+        stride = width if columns else 1
+        some = _selected(patterns, stored, stride) if places is None and patterns.size > 2 * stride else places
+        if some is None or not _repeats(patterns, stored, some, window // 2, stride):
             continue
         items = np.ascontiguousarray(patterns.reshape(shape[0], -1).T).reshape(-1) if columns else patterns
-        runs = _Search(items, stored).runs()
+        runs = _Search(items, stored, window).runs()
         if not columns and width > 1:
             runs = _in_rows(runs, width)
         if runs:
@@ -121,38 +132,41 @@ def _negative(patterns: Patterns, stored: StoredType) -> Patterns:
     return np.negative(patterns) if stored.kind == "i" else patterns
 
 
-def _may_repeat(patterns: Patterns, stored: StoredType, stride: int) -> bool:
-    """Return whether a sample has repeated windows; ``stride`` is the distance of adjacent items of a window.
+def _selected(patterns: Patterns, stored: StoredType, stride: int) -> Places:
+    """Return the places of items for a sample, which depend on the magnitudes of the item and of both its neighbors.
 
-    Windows are selected by the magnitudes of the first, middle and last of three items, so that reversed windows are
-    selected too.
+    ``stride`` is the distance of the neighbors; 0: the item alone, which suffices if few items are equal.
     """
-    size, half = patterns.size, WINDOW[patterns.itemsize] // 2
-    border = half * stride
-    if size < 4 * border or size < 4 * SHORTEST:
-        return False
-    wide = np.uint64 if patterns.itemsize == 8 else np.uint32
+    wide: Any = np.uint64 if patterns.itemsize == 8 else np.uint32
     bits = 8 * np.dtype(wide).itemsize
-    least = wide((1 << bits) - (1 << bits) // max(SAMPLED, size // WINDOWS))
+    least = wide((1 << bits) - (1 << bits) // max(SAMPLED, patterns.size // WINDOWS))
     factors = [wide(int(odd) & ((1 << bits) - 1)) for odd in _ODD]
-    places = []
-    for start in range(border, size - border, CHUNK):
-        end = min(start + CHUNK, size - border)
-        part = _magnitudes(patterns[start - stride : end + stride], stored).astype(wide)
-        part *= factors[0]
-        sums = part[: -2 * stride] + part[2 * stride :]
-        sums ^= sums >> wide(bits // 2)
-        sums += part[stride:-stride]
-        sums *= factors[1]
-        places.append(np.flatnonzero(sums >= least) + start)
+    places: list[Places] = []
+    for start in range(stride, patterns.size - stride, CHUNK):
+        end = min(start + CHUNK, patterns.size - stride)
+        hashes: npt.NDArray[Any] = (
+            _magnitudes(patterns[start - stride : end + stride], stored).astype(wide, copy=False) * factors[0]
+        )
+        if stride:
+            sides = hashes[: -2 * stride] + hashes[2 * stride :]
+            hashes = ((sides ^ sides >> wide(bits // 2)) + hashes[stride:-stride]) * factors[1]
+        if not places:
+            least = min(least, hashes.max())  # where items have few values, none may be above
+        places.append(np.flatnonzero(hashes >= least) + start)
         if sum(map(len, places)) > 4 * WINDOWS:
             break
-    place = np.concatenate(places)
-    keys = _mixed(_magnitudes(patterns[place], stored).astype(np.uint64))
-    for distance in range(1, half + 1):
-        sides = (_magnitudes(patterns[place + k * stride], stored).astype(np.uint64) for k in (-distance, distance))
-        keys = _mixed(keys * _ODD[1] + sum(map(_mixed, sides)))
-    return len(place) > 0 and len(np.unique(keys)) <= (1 - SHARE) * len(place)
+    return np.concatenate(places)[: 4 * WINDOWS]
+
+
+def _repeats(patterns: Patterns, stored: StoredType, places: Places, half: int, stride: int) -> bool:
+    """Return whether many windows around these places, of items at a distance of ``stride``, have equal magnitudes."""
+    places = places[(places >= half * stride) & (places < patterns.size - half * stride)]
+    windows = _magnitudes(patterns[places[:, None] + np.arange(-half, half + 1) * stride], stored)
+    windows = windows[np.count_nonzero(windows, axis=1) >= NONZERO].astype(np.uint64)
+    keys = _mixed(windows[:, half])
+    for k in range(1, half + 1):
+        keys = _mixed(keys * _ODD[1] + _mixed(windows[:, half - k]) + _mixed(windows[:, half + k]))
+    return len(keys) > 0 and len(np.unique(keys)) <= (1 - SHARE) * len(keys)
 
 
 def _mixed(keys: Keys) -> Keys:
@@ -161,11 +175,20 @@ def _mixed(keys: Keys) -> Keys:
     return (keys ^ keys >> np.uint64(29)) * _ODD[2]
 
 
+def _locality(hashes: Keys, radius: int) -> Keys:
+    """Return hashes of each item and its neighbors within a radius; equal for both directions."""
+    inner = hashes[radius : len(hashes) - radius]
+    for k in range(1, radius + 1):
+        sides = hashes[radius - k : len(hashes) - radius - k] + hashes[radius + k : len(hashes) - radius + k]
+        inner = _mixed(inner * _ODD[1] + sides)
+    return inner
+
+
 class _Search:
     """Search for the runs of a flat array of items."""
 
-    def __init__(self, items: Patterns, stored: StoredType) -> None:
-        self._items, self._stored, self._window = items, stored, WINDOW[items.itemsize]
+    def __init__(self, items: Patterns, stored: StoredType, window: int) -> None:
+        self._items, self._stored, self._window = items, stored, window
         self._signed = items, _negative(items, stored)
 
     def runs(self) -> list[Run]:
@@ -177,7 +200,7 @@ class _Search:
                 continue
             trials += 1
             run = max((self._extended(*match, end) for match in matches), key=attrgetter("length"))
-            if run.length >= SHORTEST:
+            if run.length:
                 found.append(run)
                 end, copied = run.start + run.length, copied + run.length
             if len(found) == MOST_RUNS or (trials >= TRIALS and copied < SHARE * place):
@@ -228,16 +251,18 @@ class _Search:
         return np.stack([places, sources, np.full_like(places, direction), signs], axis=1)[fits]
 
     def _windows(self) -> tuple[Places, Keys]:
-        """Return the places of selected windows, and their keys: sums over mixed magnitudes."""
+        """Return the places of selected windows, and their keys: sums of hashes of the items in the window."""
         items, window = self._items, self._window
+        radius = min(3, window // 2 - 1)
         mask = np.uint64((1 << (items.size // MOST).bit_length()) - 1)
         places, keys = [], []
         for start in range(0, items.size - window + 1, CHUNK):
             part = _magnitudes(items[start : start + CHUNK + window - 1], self._stored)
-            sums = np.zeros(len(part) + 1, np.uint64)
-            np.cumsum(_mixed(part.astype(np.uint64) + np.uint64(1)), out=sums[1:])
-            every = _mixed(sums[window:] - sums[:-window])
-            chosen = np.flatnonzero(every & mask == 0)
+            sums, nonzero = np.zeros(len(part) + 1, np.uint64), np.zeros(len(part) + 1, np.int32)
+            np.cumsum(_locality(_mixed(part.astype(np.uint64)), radius), out=sums[1 + radius : len(sums) - radius])
+            np.cumsum(part != 0, out=nonzero[1:])
+            every = _mixed(sums[window - radius : len(sums) - radius] - sums[radius : len(sums) - window + radius])
+            chosen = np.flatnonzero((every & mask == 0) & (nonzero[window:] - nonzero[:-window] >= NONZERO))
             places.append(chosen + start)
             keys.append(every[chosen])
         return np.concatenate(places), np.concatenate(keys)
