@@ -121,7 +121,8 @@ def _magnitudes(patterns: Patterns, stored: StoredType) -> Patterns:
     if stored.kind == "f":
         return patterns & patterns.dtype.type((1 << (stored.bits - 1)) - 1)
     if stored.kind == "i":
-        return np.abs(patterns.view(f"i{patterns.itemsize}")).view(patterns.dtype)
+        sizes: Patterns = np.abs(patterns.view(f"i{patterns.itemsize}")).view(patterns.dtype)
+        return sizes
     return patterns
 
 

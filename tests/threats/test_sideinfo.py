@@ -321,7 +321,7 @@ def test_members_that_mean_nothing(data: bytes) -> None:
 
 
 def test_a_later_version() -> None:
-    refused(b'{"nnr_codec":4,"tensors":{}}', nnr.UnsupportedError, "version 4")
+    refused(b'{"nnr_codec":5,"tensors":{}}', nnr.UnsupportedError, "version 5")
 
 
 # --------------------------------------------------------------------------------------------------------- its unit
