@@ -299,9 +299,9 @@ def test_a_text_of_somebody_else(data: bytes) -> None:
     assert parse(data, Limits(max_side_info_bytes=0)) is None
 
 
-@pytest.mark.parametrize("rest", [b"4}", b"10}", b"999999999,", b'4,"tensors":[NaN'])
+@pytest.mark.parametrize("rest", [b"5}", b"10}", b"999999999,", b'5,"tensors":[NaN'])
 def test_another_version(rest: bytes) -> None:
-    with pytest.raises(UnsupportedError, match=r"version \d+; only versions up to 3 are supported"):
+    with pytest.raises(UnsupportedError, match=r"version \d+; only versions up to 4 are supported"):
         parse(b'{"nnr_codec":' + rest)
 
 
