@@ -102,9 +102,7 @@ def exact(facts: TensorFacts) -> TensorPlan:
         for code in (RawCode(facts.part_id("raw")),) if tiny else _codes(facts):
             cheapest.offer(facts.coded(code))
         bits = 8 * min(cheapest.price, facts.array.nbytes) / facts.array.size
-        for repeats in find_repeats(
-            facts.patterns, facts.stored, facts.array.shape, bits, few=facts.distinct is not None
-        ):
+        for repeats in find_repeats(facts.array, facts.stored, bits, few=facts.distinct is not None):
             _offer_repeats(cheapest, repeats)
     if cheapest.plan is None:
         raise EncodeError(_reason(facts), tensor=facts.name)

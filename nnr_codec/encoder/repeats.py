@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..dtypes import StoredType
+from ..dtypes import StoredType, bit_patterns
+from ..model import Array
 from ..sideinfo.record import Repeats
 from .distinct_values import CHUNK
 
@@ -54,22 +55,21 @@ class Run(NamedTuple):
     change: int
 
 
-def find_repeats(
-    patterns: Patterns, stored: StoredType, shape: tuple[int, ...], bits: float, few: bool
-) -> Iterator[Repeats]:
+def find_repeats(array: Array, stored: StoredType, bits: float, *, few: bool) -> Iterator[Repeats]:
     """Yield the runs of a tensor in the order of rows, and in the order of columns, if they have many items.
 
     Parameters
     ----------
-    patterns : ndarray of unsigned int, shape (n,)
-        Bit patterns of the items.
+    array : ndarray
+        Not empty.
     stored : StoredType
-    shape : tuple of int
+        Type of the array.
     bits : float
         Estimated bits of a coded item.
     few : bool
         Many items are equal.
     """
+    patterns, shape = bit_patterns(array), array.shape
     if bits * LARGEST < WINDOW_BITS:
         return
     window, rows = max(ceil(WINDOW_BITS / bits), SMALLEST), shape[0] if shape else 1
