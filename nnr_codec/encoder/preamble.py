@@ -244,7 +244,8 @@ def _dimensions(prepared: Prepared, plans: Sequence[UnitPlan]) -> Mapping[str, t
         if not unit.all_ids:
             continue  # listed with another tensor's unit
         if unit.name in names:
-            dims[unit.name] = unit.dims
+            record = unit.plans[0].record
+            dims[unit.name] = (record.shape if record else None) or unit.dims
         others = (*unit.ids[1:], *[plan.name for plan in unit.implied])
         dims |= {name: np.shape(tensors[name]) for name in others if name in names}
     return dims

@@ -127,3 +127,10 @@ def test_without_side_information() -> None:
     rows = made("normal", (20, 64), "float32")
     data = nnr.encode({"w": np.concatenate([rows, rows])}, exact=True, side_info=False)
     assert not nnr.open(data).side
+
+
+def test_reports_count_all_parameters() -> None:
+    rows = made("normal", (40, 64), "float32")
+    model = {"w": np.concatenate([rows, -rows]), "raw": made("patterns", (9,), "uint8")}
+    report = nnr.estimate(model, exact=True)
+    assert [tensor.parameters for tensor in report.tensors.values()] == [5120, 9]
