@@ -18,7 +18,7 @@ from ..sideinfo.record import Code, GridCode, IntegerCode, PaletteCode, RawCode,
 from ..tensor.quant import DTYPES, step_size
 from .codebooks import exact_codebook
 from .distinct_values import SAMPLE, sample
-from .exact_codes import EXPONENT_UNARY, float_code, grid_codes, integer_codes
+from .exact_codes import BIN_SURPLUS, EXPONENT_UNARY, LEAST_SAVING, float_code, grid_codes, integer_codes
 from .facts import TensorFacts
 from .plan import Integers, Quantized, Raw, SourceTensor, TensorPlan, Uniform
 from .rate_distortion import (
@@ -221,7 +221,8 @@ def _codes(facts: TensorFacts) -> Iterator[Code]:
         # Short codes for frequent values: levels 0, 1, -1, 2, -2 ...
         order = np.argsort(-found.counts, kind="stable")
         sizes, places = np.arange(1, len(order) + 1) // 2, np.arange(len(order))
-        if found.counts[order] @ sizes < SHORTER * (found.counts @ abs(places - found.most_frequent)):
+        before, after = found.counts @ abs(places - found.most_frequent), found.counts[order] @ sizes
+        if after < SHORTER * before and BIN_SURPLUS * (before - after) > 8 * LEAST_SAVING:
             order = np.concatenate([order[2::2][::-1], order[:1], order[1::2]])
             yield _palette(facts, found.patterns[order], (len(order) - 1) // 2)
 

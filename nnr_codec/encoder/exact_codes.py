@@ -26,7 +26,7 @@ Doubles = npt.NDArray[np.float64]
 HIGH_BITS = 6
 #: Bits by which the cost of an adaptive bin exceeds its entropy, and the magnitude from which levels share bins.
 BIN_SURPLUS, SHARED = 0.006, 16
-#: Bytes that low bits must save: about the size of a unit and of a record that is not deflated.
+#: Bytes that low bits or another order of a palette must save: about a unit and a record that is not deflated.
 LEAST_SAVING = 128
 #: Mantissa bits in the levels, in addition to the exponent; the others are stored.
 MANTISSA = 1

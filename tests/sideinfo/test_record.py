@@ -211,7 +211,7 @@ def test_a_default_id_is_left_out(code: dict[str, Any], unit: str) -> None:
 
 def test_the_texts_of_the_documentation() -> None:
     found = re.findall(r"^```json\n(.*)\n```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(found) == 10
+    assert len(found) == 11
     sides = [parse(example.encode()) for example in found]
     kinds = {getattr(tensor.code, "KIND", None) for side in sides if side for tensor in side.tensors.values()}
     assert kinds == {"float", "integer", "raw", "delta", "palette", "grid", "displacement", None}
