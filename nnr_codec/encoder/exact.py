@@ -21,14 +21,7 @@ from .distinct_values import SAMPLE, sample
 from .exact_codes import BIN_SURPLUS, EXPONENT_UNARY, LEAST_SAVING, float_code, grid_codes, integer_codes
 from .facts import TensorFacts
 from .plan import Integers, Quantized, Raw, SourceTensor, TensorPlan, Uniform
-from .rate_distortion import (
-    CODE_BYTES,
-    RECORD_BYTES,
-    UNIT_BYTES,
-    code_bytes,
-    estimated_bytes,
-    overhead,
-)
+from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, estimated_bytes, overhead
 from .repeats import find_repeats
 
 #: Factor on bytes estimated from entropies, and the share that a code must save to be worth a record.

@@ -33,7 +33,7 @@ WINDOW_BITS, SMALLEST, LARGEST = 56, 4, 128
 #: Fewest nonzero items of a window: windows of zeros are equal without being copies.
 NONZERO = 2
 #: Windows of a sample, the largest share of all windows, and the share of repeated ones that a search requires.
-WINDOWS, SAMPLED, SHARE = 4096, 8, 1 / 16
+WINDOWS, SAMPLED, SHARE = 4096, 8, 1 / 32
 #: Most windows that are selected in a search.
 MOST = 1 << 20
 #: Windows after which a search ends if less than SHARE of the items before them are copies.
