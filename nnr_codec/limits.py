@@ -33,7 +33,8 @@ class Limits:
     max_pending_bytes, max_history_bytes : int
         Parts of tensors that wait for the remaining parts; contents of an UpdateState.
     max_decomp_elements : int
-        Total multiplications for decomposed tensors, and additions for displacements in side information.
+        Total multiplications for decomposed tensors, additions for displacements in side information, and 2048 for each
+        run of copied items.
     max_archive_bytes : int
         Total size of all members of a model archive.
     allow_trailing : bool

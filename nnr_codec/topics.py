@@ -31,6 +31,7 @@ from .sideinfo.record import (
     IntegerCode,
     PaletteCode,
     RawCode,
+    Repeats,
     SideInfo,
     TensorRecord,
 )
@@ -235,7 +236,7 @@ def _side_information() -> Iterator[Topic]:
     page = "docs/reference/side-information.md describes it"
     yield Topic("side information", "extension", "", text, (unit, *_prose(SideInfo)[1:], page))
     yield Topic(f"topology_storage_format {record.STORAGE_FORMAT}", "extension", "", unit, (page,))
-    for cls in (SideInfo, TensorRecord):
+    for cls in (SideInfo, TensorRecord, Repeats):
         text, *rest = _prose(cls)
         yield Topic(cls.__name__, "extension", "", text, tuple(rest))
     for code in (FloatCode, IntegerCode, RawCode, PaletteCode, GridCode, DisplacementCode):

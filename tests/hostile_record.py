@@ -45,6 +45,7 @@ def lossless_model() -> dict[str, Array]:
         "bool": made("patterns", (50,), "bool"),
         "scalar": made("special", (), "float16"),
         "plain": made("ternary", (20, 20), "float32"),
+        "repeated": np.concatenate([weights, -weights[::-1, ::-1]]),
     }
 
 
@@ -108,6 +109,7 @@ HOSTILE: tuple[Any, ...] = (
         "delta",
         "raw",
         "AAAA",
+        "repeats",
     ),
     *("AAAA", "A" * 400, "palette", "integer", "grid", "bool", "int4", "uint64", "float64", "bfloat16", "\ud800", "\0"),
     *([], [0], [1], [40, 30], [30, 40], [1200], [2**31, 2**31], [2**62, 4], [0, 2**63], [1] * 33, {}),

@@ -46,7 +46,7 @@ REFUSED = {
 
 #: Which tensors are tied to which.
 TIES = {"NNR-SID-071": {"a": "plain", "b": "coded", "c": "coded", "z": "none"}}
-TIES |= {"NNR-SID-304": {"z": "w"}, "NNR-SID-408": {"z": "w"}}
+TIES |= {"NNR-SID-304": {"z": "w"}, "NNR-SID-408": {"z": "w"}, "NNR-SID-509": {"tied": "w"}}
 
 #: What is invalid as a whole, while each tensor that is there can be decoded.
 TOGETHER = {"NNR-SID-283", "NNR-SID-284", "NNR-SID-285", "NNR-SID-286", "NNR-SID-292", "NNR-SID-347"}

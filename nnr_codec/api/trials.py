@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING, Unpack
 
 from .. import formats
@@ -60,7 +59,7 @@ def estimate(
     notes = Notes(prepared, report)
     for plan, size, loss in tensors:
         report.nbytes += size
-        notes.take(TensorReport(plan.name, prod(plan.dims), plan.source.nbytes, size, loss=loss))
+        notes.take(TensorReport(plan.name, plan.parameters, plan.source.nbytes, size, loss=loss))
     report.seconds = time.perf_counter() - started
     return report
 

@@ -178,6 +178,8 @@ def _placed(tensors: Mapping[str, TensorRecord], names: Iterable[str]) -> list[t
 def _check_unit(record: TensorRecord, info: TensorInfo) -> None:
     """Check the unit of a tensor; ElementError if it contradicts the record."""
     count, is_float = prod(_shape(record, info)), STORED_TYPES[info.type].kind == "f"
+    if record.repeats is not None:
+        count -= record.repeats.copied
     if isinstance(record.code, RawCode):
         count, wanted = -(-count * record.stored.itemsize // 4), "float32 words of NNR_PT_RAW_FLOAT"
         fits = info.payload_type == NNR_PT_RAW_FLOAT and info.type == "float32"
@@ -271,6 +273,8 @@ class Restorer:
         self._charge(shape, of_type, to_type)
         if not unit.size:  # a range of rows may be empty
             return np.empty(shape, STORED_TYPES[to_type].dtype)
+        if record and record.repeats is not None:
+            self._budget.charge("max_decomp_elements", len(record.repeats.length) * TERM_OVERHEAD, "copies of items")
         if record and isinstance(record.code, DisplacementCode):
             unit, record = self._from_displacement(unit, shape, record.code.corner), replace(record, code=None)
         if record and to_type == of_type:

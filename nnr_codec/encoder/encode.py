@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
-from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..compare import Loss
@@ -150,7 +149,7 @@ def _reports(plan: UnitPlan, coded: CodedUnit, unit_bytes: int, losses: Mapping[
         tied = tensor.record.same_as if tensor.record else ""
         yield TensorReport(
             tensor.name,
-            prod(tensor.dims),
+            tensor.parameters,
             tensor.source.nbytes,
             unit_bytes,
             seconds,

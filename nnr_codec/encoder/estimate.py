@@ -80,7 +80,7 @@ def _size(arrays: list[Array], plan: TensorPlan, config: EncoderConfig) -> tuple
         array = divided(array, source.divisor, source.shift)
     whole = tensor_facts(plan.name, array, config, axis=source.shift)
     plan = replace(plan, source=SourceTensor(source.nbytes))
-    recorded = (RECORD_BYTES if plan.record else 0) + (code_bytes(plan.code) if plan.code else 0)
+    recorded = RECORD_BYTES + code_bytes(plan.record) if plan.record else 0
     if plan.code or plan.payload_type == NNR_PT_RAW_FLOAT:
         size, unit, syntax = estimated(whole, plan)
         return round(size - recorded), loss(plan, whole.array, unit, syntax)

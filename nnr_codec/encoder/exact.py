@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -14,13 +14,13 @@ from ..cabac_ext import quantizer
 from ..config import DEFAULT_STEP_EXPONENT
 from ..constants import NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..errors import EncodeError
-from ..sideinfo.record import Code, GridCode, PaletteCode, RawCode
+from ..sideinfo.record import Code, GridCode, IntegerCode, PaletteCode, RawCode, Repeats, TensorRecord
 from ..tensor.quant import DTYPES, step_size
 from .codebooks import exact_codebook
 from .distinct_values import SAMPLE, sample
-from .exact_codes import EXPONENT_UNARY, float_code, grid_codes, integer_codes
+from .exact_codes import BIN_SURPLUS, EXPONENT_UNARY, LEAST_SAVING, float_code, grid_codes, integer_codes
 from .facts import TensorFacts
-from .plan import Integers, Quantized, Raw, TensorPlan, Uniform
+from .plan import Integers, Quantized, Raw, SourceTensor, TensorPlan, Uniform
 from .rate_distortion import (
     CODE_BYTES,
     RECORD_BYTES,
@@ -30,6 +30,7 @@ from .rate_distortion import (
     estimated_bytes,
     overhead,
 )
+from .repeats import find_repeats
 
 #: Factor on bytes estimated from entropies, and the share that a code must save to be worth a record.
 SURPLUS, GAIN = 1.003, 2.0**-9
@@ -39,6 +40,8 @@ TINY = UNIT_BYTES + RECORD_BYTES + CODE_BYTES
 LEVEL_BITS = 31
 #: Estimates of at least this share of the entropy of bins are expected, although contexts adapt to parts of a tensor.
 BOUND = 0.95
+#: Ratio of mean magnitudes of levels below which a palette in order of frequency is tried.
+SHORTER = 0.9
 #: Values of a sample that is tried before all values.
 GLANCE = 1024
 
@@ -66,7 +69,8 @@ class Cheapest:
         A code that does not fit the tensor, or that exceeds the room in the record, is not accepted.
         """
         factor = 1 + GAIN if plan.code else 1
-        if plan.code and code_bytes(plan.code) > self.facts.context.room and not isinstance(plan.code, RawCode):
+        large = plan.record is not None and code_bytes(plan.record, deflated=False) > self.facts.context.room
+        if large and not isinstance(plan.code, RawCode):
             return
         if price is None:
             if factor * (overhead(plan) + self._floor(plan)) >= self.price:
@@ -104,20 +108,43 @@ def exact(facts: TensorFacts) -> TensorPlan:
     """
     cheapest = Cheapest(facts)
     coded, tiny = facts.config.side_info, facts.array.nbytes <= TINY
-    if coded and facts.stored.kind == "f" and not tiny:
-        found = float_code(facts)
-        if found is not None:
-            bits, split = found
-            plan = facts.coded(split, unary=EXPONENT_UNARY)
-            cheapest.offer(plan, None if facts.array.size <= SAMPLE else overhead(plan) + SURPLUS * bits / 8)
+    if coded and not tiny:
+        _offer_float_code(cheapest)
     for plan in plain(facts):
         cheapest.offer(plan)
     if coded:
         for code in (RawCode(facts.part_id("raw")),) if tiny else _codes(facts):
             cheapest.offer(facts.coded(code))
+        bits = 8 * min(cheapest.price, facts.array.nbytes) / facts.array.size
+        for repeats in find_repeats(facts.array, facts.stored, bits, few=facts.distinct is not None):
+            _offer_repeats(cheapest, repeats)
     if cheapest.plan is None:
         raise EncodeError(_reason(facts), tensor=facts.name)
     return cheapest.plan
+
+
+def _offer_float_code(cheapest: Cheapest) -> None:
+    """Offer the plan that codes exponents and stores the other bits of floats."""
+    facts = cheapest.facts
+    found = float_code(facts) if facts.stored.kind == "f" else None
+    if found is not None:
+        bits, split = found
+        plan = facts.coded(split, unary=EXPONENT_UNARY)
+        cheapest.offer(plan, None if facts.array.size <= SAMPLE else overhead(plan) + SURPLUS * bits / 8)
+
+
+def _offer_repeats(cheapest: Cheapest, repeats: Repeats) -> None:
+    """Offer the smallest plan that codes the items that are not copies."""
+    facts = cheapest.facts
+    kept = Cheapest(facts.kept(repeats))
+    _offer_float_code(kept)
+    for code in (RawCode(facts.part_id("raw")), IntegerCode(unit=facts.part_id("levels")), *_codes(kept.facts)):
+        if not isinstance(code, IntegerCode) or facts.stored.kind != "f":
+            kept.offer(kept.facts.coded(code))
+    if kept.plan is not None and kept.plan.code is not None:
+        record = TensorRecord(facts.stored.name, facts.array.shape, kept.plan.code, repeats=repeats)
+        plan = replace(kept.plan, record=record, source=SourceTensor(facts.array.nbytes))
+        cheapest.offer(plan, kept.price + code_bytes(record) - code_bytes(replace(record, repeats=None)))
 
 
 def exact_plain(facts: TensorFacts) -> TensorPlan | None:
@@ -206,10 +233,21 @@ def _codes(facts: TensorFacts) -> Iterator[Code]:
         yield from grid_codes(facts)
     found = facts.distinct
     if found is not None and facts.stored.bits >= 8:
-        values = found.patterns.astype(found.patterns.dtype.newbyteorder("<")).tobytes()
         zero = found.patterns == 0
         for offset in sorted({int(zero.argmax()) if zero.any() else found.most_frequent, found.most_frequent}):
-            yield PaletteCode(values, offset, facts.part_id("levels"))
+            yield _palette(facts, found.patterns, offset)
+        # Short codes for frequent values: levels 0, 1, -1, 2, -2 ...
+        order = np.argsort(-found.counts, kind="stable")
+        sizes, places = np.arange(1, len(order) + 1) // 2, np.arange(len(order))
+        before, after = found.counts @ abs(places - found.most_frequent), found.counts[order] @ sizes
+        if after < SHORTER * before and BIN_SURPLUS * (before - after) > 8 * LEAST_SAVING:
+            order = np.concatenate([order[2::2][::-1], order[:1], order[1::2]])
+            yield _palette(facts, found.patterns[order], (len(order) - 1) // 2)
+
+
+def _palette(facts: TensorFacts, patterns: npt.NDArray[Any], offset: int) -> PaletteCode:
+    values = patterns.astype(patterns.dtype.newbyteorder("<")).tobytes()
+    return PaletteCode(values, offset, facts.part_id("levels"))
 
 
 def raw_is_exact(facts: TensorFacts) -> bool:

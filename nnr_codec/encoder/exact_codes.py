@@ -25,6 +25,10 @@ Doubles = npt.NDArray[np.float64]
 
 #: Bits of the levels if low bits are stored separately.
 HIGH_BITS = 6
+#: Bits by which the cost of an adaptive bin exceeds its entropy, and the magnitude from which levels share bins.
+BIN_SURPLUS, SHARED = 0.006, 16
+#: Bytes that low bits or another order of a palette must save: about a unit and a record that is not deflated.
+LEAST_SAVING = 128
 #: Mantissa bits in the levels, in addition to the exponent; the others are stored.
 MANTISSA = 1
 #: cabac_unary_length_minus1 of exponents, whose levels have a wide range.
@@ -50,10 +54,42 @@ def integer_codes(facts: TensorFacts) -> Iterator[IntegerCode]:
         for base in sorted({low, low + (high - low + 1) // 2, _median(facts)} - {0}):
             if low - base >= -(1 << 31) and high - base < 1 << 31:
                 yield IntegerCode(base, unit=levels)
+        base, bits = _low_bits(facts, width)
+        if bits:
+            yield IntegerCode(base, bits, others, levels)
     for bits in sorted({width - 32, width - HIGH_BITS, 32 if width > 32 else 0}):
         if bits > 0:  # levels start at 0, or are centred on 0 if they need all of int32
             base = low if width - bits < 32 else low + (1 << (width - 1))
             yield IntegerCode(base, bits, others, levels)
+
+
+def _low_bits(facts: TensorFacts, width: int) -> tuple[int, int]:
+    """Return a base in the middle of the integers, and the number of low bits to store that needs the fewest bits.
+
+    Near the middle of a wide distribution, low bits are uniform: stored, they take their entropy, and the bins that
+    they replace take more.
+    """
+    found = facts.distinct
+    if found is not None:
+        values, counts = found.patterns.view(facts.array.dtype), found.counts
+    else:
+        values, counts = np.unique(sample(facts.array.reshape(-1)), return_counts=True)
+    ends = counts.cumsum()
+    base = int(values[np.searchsorted(ends, ends[-1] // 2, side="right")])
+    above = np.array([int(value) - base for value in values.tolist()], np.int64)
+
+    def cost(bits: int) -> float:
+        levels = above >> bits
+        sizes = np.abs(levels)
+        equal = np.frexp(np.maximum(sizes - SHARED, 0) + 1.0)[1] - 1  # equiprobable bins of the Exp-Golomb code
+        shared = np.where(equal, np.sign(levels) * (SHARED + equal), levels)
+        starts = np.flatnonzero(np.diff(shared, prepend=shared[0] - 1))
+        bins = 1 + (sizes > 0) + np.minimum(sizes, SHARED) + equal
+        return entropy_bits(np.add.reduceat(counts, starts)) + float(counts @ (bits + equal + BIN_SURPLUS * bins))
+
+    costs = [cost(bits) for bits in range(width + 1)]
+    best = min(costs)
+    return base, costs.index(best) if costs[0] - best > 8 * LEAST_SAVING else 0
 
 
 def _median(facts: TensorFacts) -> int:

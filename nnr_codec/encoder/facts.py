@@ -15,16 +15,18 @@ import numpy.typing as npt
 from ..cabac_ext import quantizer
 from ..config import EncoderConfig, TensorOptions
 from ..constants import DecompressedDataFormat
-from ..dtypes import StoredType, stored_type
+from ..dtypes import StoredType, bit_patterns, stored_type
 from ..errors import EncodeError
 from ..limits import Limits
 from ..model import Array
+from ..sideinfo.codes import kept_items
 from ..sideinfo.narrow import as_floats, float32_of
-from ..sideinfo.record import Code, RawCode, TensorRecord
+from ..sideinfo.record import Code, RawCode, Repeats, TensorRecord
 from ..tensor.quant import DTYPES
 from .distinct_values import Distinct, count_patterns, distinct
 from .effort import EFFORTS, Effort
 from .plan import DEFAULT_UNARY, TOOLS, Coding, Exact, SourceTensor, TensorPlan, Tools
+from .repeats import kept_dims
 from .sensitivity import Importance, importance
 
 F = DecompressedDataFormat
@@ -230,6 +232,12 @@ class TensorFacts:
                 return found
             hashes += "#"
 
+    def kept(self, repeats: Repeats) -> TensorFacts:
+        """Return the facts about the items of the tensor that are not copies of others."""
+        items = kept_items(repeats, self.stored, bit_patterns(self.array), self.array.shape).view(self.array.dtype)
+        array = items.reshape(kept_dims(repeats, self.array.shape))
+        return replace(self, array=array, options=_in_order(self.options, array.shape))
+
     def coded(self, code: Code, unary: int | None = None) -> TensorPlan:
         """Return a plan with a code. Its unit has levels of the tensor's shape, or float32 words for RawCode.
 
@@ -274,11 +282,15 @@ def tensor_facts(
         array, known = native(np.moveaxis(array, axis, 0)), known.turned(axis) if known else None
     if options.fast_decode and options.scan_order is None:
         options = replace(options, scan_order=fast_scan_order(array.shape))
-    if options.scan_order:
-        dims = array.shape or (1,)
-        if dims[0] == 1 or prod(dims[1:]) == 1:
-            options = replace(options, scan_order=0)  # errata G2: same order, disputed entry points
+    options = _in_order(options, array.shape or (1,))
     return TensorFacts(name, array, stored, options, config, context, known)
+
+
+def _in_order(options: TensorOptions, dims: tuple[int, ...]) -> TensorOptions:
+    """Return options without a block scan for dimensions whose order it does not change (errata G2)."""
+    if options.scan_order and (dims[0] == 1 or prod(dims[1:]) == 1):
+        return replace(options, scan_order=0)
+    return options
 
 
 def fast_scan_order(dims: Sequence[int]) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import ClassVar
 
 from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat, PayloadType
@@ -243,6 +244,11 @@ class TensorPlan:
     def code(self) -> Code | None:
         """Code of side information, or None."""
         return self.record.code if self.record else None
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of the tensor; its unit has fewer numbers if some are copies or bytes."""
+        return prod(self.dims if self.record is None or self.record.shape is None else self.record.shape)
 
     @property
     def unit_id(self) -> str:

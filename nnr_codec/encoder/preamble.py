@@ -49,10 +49,9 @@ from ..syntax.structures import (
 from .block_units import UnitPlan
 from .facts import DEFAULT_LIMITS
 from .prepared import Prepared
+from .rate_distortion import DEFLATED_BYTES
 from .unit_layout import UnitLayout
 
-#: Smaller records are not deflated: NNCodec 2.1.3 skips private units only if they hold a string.
-DEFLATED_BYTES = 4096
 #: Formats for which a unit declares an external topology: Annex B requires it, Annex A does not.
 ANNOUNCED = ("onnx", "pytorch", "tensorflow")
 
@@ -245,7 +244,8 @@ def _dimensions(prepared: Prepared, plans: Sequence[UnitPlan]) -> Mapping[str, t
         if not unit.all_ids:
             continue  # listed with another tensor's unit
         if unit.name in names:
-            dims[unit.name] = unit.dims
+            record = unit.plans[0].record
+            dims[unit.name] = (record.shape if record else None) or unit.dims
         others = (*unit.ids[1:], *[plan.name for plan in unit.implied])
         dims |= {name: np.shape(tensors[name]) for name in others if name in names}
     return dims

@@ -44,7 +44,7 @@ def contents(
     ``groups`` has the groups of the trellis, row-major.
     """
     if plan.record and plan.record.code:
-        unit, bits = split(plan.record, array)
+        unit, bits = split(plan.record, array, plan.dims)
         return unit.reshape(plan.dims), bits
     if plan.payload_type == NNR_PT_RAW_FLOAT:
         return array.astype(np.float32, copy=False).reshape(plan.dims), None

@@ -5,6 +5,7 @@ The encoder compares codings by these numbers. It computes levels for them, but 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -20,7 +21,7 @@ from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..dtypes import stored_type
 from ..model import Array
 from ..sideinfo.narrow import as_floats
-from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
+from ..sideinfo.record import FloatCode, GridCode, PaletteCode, TensorRecord
 from ..tensor.quant import DTYPES, look_up, scale
 from .coding_tools import UNARY_LENGTHS, CodedTensor, bits_of, choose_tools
 from .distinct_values import CHUNK
@@ -33,6 +34,8 @@ Floats = npt.NDArray[np.floating[Any]]
 
 #: Bytes of a unit's size, types and flags; of a deflated record entry; of its code without arrays.
 UNIT_BYTES, RECORD_BYTES, CODE_BYTES = 13, 16, 18
+#: Smaller records are not deflated: NNCodec 2.1.3 skips private units only if they hold a string.
+DEFLATED_BYTES = 4096
 #: Bits of terminate_cabac(), and the average padding to a byte.
 TERMINATION_BITS = 9
 #: Bytes of integer_codebook() without differences.
@@ -122,24 +125,28 @@ def overhead(plan: TensorPlan) -> float:
         deltas = np.array([*plan.codebook.codebook_delta_left, *plan.codebook.codebook_delta_right], np.int64)
         total += CODEBOOK_BYTES + delta_bits(deltas, plan.codebook.codebook_egk) / 8
     if plan.record:
-        total += RECORD_BYTES
-    if plan.code:
-        total += code_bytes(plan.code)
+        total += RECORD_BYTES + code_bytes(plan.record)
     if plan.record and plan.record.bits:
         total += UNIT_BYTES + len(plan.record.bits.encode())
     return total
 
 
-def code_bytes(code: Code) -> float:
-    """Estimate the bytes of a code in the record: deflated base64 is about as large as its data."""
-    said = b""
+def code_bytes(record: TensorRecord, *, deflated: bool = True) -> float:
+    """Estimate the bytes of code and repeats in the record: deflated base64 is about as large as its data."""
+    if record.code is None:
+        return 0.0
+    code, said = record.code, b""
     if isinstance(code, PaletteCode):
         said = code.values
     elif isinstance(code, GridCode):
         said = code.scale
     elif isinstance(code, FloatCode):
         said = code.rows or b""
-    return CODE_BYTES + 1.02 * len(said)
+    total = CODE_BYTES + 1.02 * len(said)
+    if (runs := record.repeats) is not None:
+        numbers = str([runs.change, runs.distance, runs.kept, runs.length]).replace(" ", "").encode()
+        total += CODE_BYTES + len(zlib.compress(numbers) if deflated and len(numbers) >= DEFLATED_BYTES else numbers)
+    return total
 
 
 def delta_bits(deltas: npt.NDArray[np.int64], order: int) -> int:

@@ -172,7 +172,7 @@ class _Layout:
                 if plan.record:
                     self.recorded = True
                     self.take(plan.record.units)
-                    self.room -= ENTRY_BYTES + len(name.encode()) + (code_bytes(plan.code) if plan.code else 0)
+                    self.room -= ENTRY_BYTES + len(name.encode()) + code_bytes(plan.record, deflated=False)
                 yield UnitPlan((plan.unit_id,), plan.dims, {"weight": plan})
 
     def context(self, name: str, index: int) -> TensorContext:

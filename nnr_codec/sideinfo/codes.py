@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -23,6 +24,7 @@ from .record import (
     IntegerCode,
     PaletteCode,
     RawCode,
+    Repeats,
     TensorRecord,
 )
 
@@ -36,7 +38,7 @@ _LEVELS = range(-(1 << 31), 1 << 31)
 _CHUNK = 1 << 16
 
 
-def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
+def split(record: TensorRecord, array: Array, dims: tuple[int, ...] | None = None) -> tuple[Array, Array | None]:
     """Return the arrays for the units of a tensor.
 
     Parameters
@@ -45,11 +47,14 @@ def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
         A record with a code; the base of an IntegerCode is within the range of the type.
     array : ndarray
         An array of the record's type and shape, in any byte order and with any strides; not empty.
+    dims : tuple of int, optional
+        Shape of the levels if the record has repeats; default: one dimension.
 
     Returns
     -------
     unit : ndarray
-        For the tensor's own unit: int32 levels of the tensor's shape; for RawCode float32 words of shape (n,).
+        For the tensor's own unit: int32 levels of the tensor's shape, or of ``dims``; for RawCode float32 words of
+        shape (n,).
     bits : ndarray of float32, shape (n,), or None
         For the unit ``code.bits``: at least one word. Arbitrary bit patterns, not for arithmetic.
 
@@ -60,6 +65,9 @@ def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
         raise ValueError(f"the tensor is {array.dtype} {shape}; its record states {record.type} {record.shape}")
     _size(shape)
     patterns, other = bit_patterns(array), None
+    if record.repeats is not None:
+        patterns = kept_items(record.repeats, stored, patterns, shape)
+        shape = patterns.shape if dims is None or isinstance(record.code, RawCode) else dims
     match record.code:
         case FloatCode() as code:
             levels, other = _split_floats(code, stored, patterns, shape)
@@ -88,8 +96,8 @@ def join(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int
     ----------
     record : TensorRecord
     unit : ndarray
-        Contents of the tensor's own unit, with as many elements as ``shape``: int32 levels; for RawCode float32 words
-        of shape (n,); without code, signed integers for integers and booleans, floats for floats.
+        Contents of the tensor's own unit, with as many elements as ``shape`` without copied items: int32 levels; for
+        RawCode float32 words of shape (n,); without code, signed integers for integers and booleans, floats for floats.
     bits : ndarray of float32, shape (n,), or None
         Contents of the unit ``code.bits``.
     shape : tuple of int
@@ -120,6 +128,8 @@ def join_patterns(record: TensorRecord, unit: Array, bits: Array | None, shape: 
     Parameters and errors as for :func:`join`.
     """
     stored, size = record.stored, _size(shape)
+    if record.repeats is not None:
+        return _repeated(record, record.repeats, unit, bits, shape)
     if isinstance(record.code, RawCode):
         return _join_raw(stored, unit, size)
     levels = _levels(unit, size, shape)
@@ -218,6 +228,73 @@ def _join_raw(stored: StoredType, unit: Array, size: int) -> Patterns:
     patterns: Patterns = data.view(stored.pattern.newbyteorder("<")).astype(stored.pattern)
     _check_items(stored, patterns)
     return patterns
+
+
+# ------------------------------------------------------------------------------------------------ repeats
+def kept_items(repeats: Repeats, stored: StoredType, patterns: Patterns, shape: tuple[int, ...]) -> Patterns:
+    """Return the items of a tensor that are not copies; ValueError if a copy differs from its items."""
+    if repeats.columns:
+        patterns = np.ascontiguousarray(patterns.reshape(shape[0], -1).T).reshape(-1)
+    is_kept = np.ones(patterns.size, bool)
+    for start, length, _, _ in _runs(repeats):
+        is_kept[start : start + length] = False
+    kept = patterns[is_kept]
+    if not np.array_equal(_copied(repeats, stored, kept, patterns.size), patterns):
+        raise ValueError("a copy differs from the items of the tensor")
+    return kept
+
+
+def _repeated(
+    record: TensorRecord, repeats: Repeats, unit: Array, bits: Array | None, shape: tuple[int, ...]
+) -> Patterns:
+    """Return the items of a tensor with copies."""
+    stored, size = record.stored, prod(shape)
+    kept = size - repeats.copied
+    of_unit = unit.shape if unit.size == kept else (kept,)
+    items = join_patterns(replace(record, repeats=None), unit, bits, of_unit)
+    patterns = _copied(repeats, stored, items, size)
+    _check_items(stored, patterns)
+    if repeats.columns:
+        patterns = np.ascontiguousarray(patterns.reshape(-1, shape[0]).T).reshape(-1)
+    return patterns
+
+
+def _runs(repeats: Repeats) -> Iterator[tuple[int, int, int, int]]:
+    """Yield first item, length, distance and change of each run."""
+    start = 0
+    for kept, length, distance, change in zip(
+        repeats.kept, repeats.length, repeats.distance, repeats.change, strict=True
+    ):
+        start += kept
+        yield start, length, distance, change
+        start += length
+
+
+def _copied(repeats: Repeats, stored: StoredType, kept: Patterns, size: int) -> Patterns:
+    """Return ``kept`` with copies between its items."""
+    patterns = np.empty(size, kept.dtype)
+    end = taken = 0
+    for start, length, distance, change in _runs(repeats):
+        more = start - end
+        if distance < length or distance > start or start + length > size or taken + more > kept.size:
+            raise ElementError("a run does not copy items before it", rule=Requirement.SIDE_INFORMATION)
+        patterns[end:start] = kept[taken : taken + more]
+        source = patterns[start - distance : start - distance + length]
+        end, taken = start + length, taken + more
+        patterns[start:end] = source[::-1] if change & 1 else source
+        for parity in (0, 1):
+            if change & 2 << parity:
+                _negate(stored, patterns[start + parity : end : 2])
+    patterns[end:] = kept[taken:]
+    return patterns
+
+
+def _negate(stored: StoredType, patterns: Patterns) -> None:
+    """Negate items: flip the signs of floats, negate integers modulo a power of two."""
+    if stored.kind == "f":
+        patterns ^= patterns.dtype.type(1 << (stored.bits - 1))
+    else:
+        np.negative(patterns, out=patterns)
 
 
 # ------------------------------------------------------------------------------------------------ floats

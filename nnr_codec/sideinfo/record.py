@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from math import prod
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -22,8 +23,11 @@ from .members import Members, load, shown, text
 
 #: topology_storage_format of the record's unit; 128 and above are unspecified (Table 4).
 STORAGE_FORMAT = 128
-#: Latest version; a record uses the lowest version that can represent its contents.
-VERSION = 3
+#: Latest version; a record uses the lowest version that can represent its contents. It is the last one: all later
+#: extensions are features.
+VERSION = 4
+#: Features of version 4 that this package supports. A record names the features that it uses.
+FEATURES = frozenset({"repeats"})
 
 #: First bytes of an inflated record.
 MAGIC = b'{"nnr_codec":'
@@ -175,6 +179,38 @@ Code = FloatCode | IntegerCode | RawCode | DeltaCode | PaletteCode | GridCode | 
 
 
 @dataclass(frozen=True)
+class Repeats:
+    """Runs of items that are copies of earlier items; the units of the tensor have the other items.
+
+    This is the feature ``repeats``. The four sequences have one number for each run.
+
+    Parameters
+    ----------
+    kept : tuple of int
+        Number of items of the units before the run and after the previous run.
+    length : tuple of int
+        Number of items of the run.
+    distance : tuple of int
+        First item of the run minus first item of the copied run; at least the length, at most the first item.
+    change : tuple of int
+        Sum of 1 for reversed order, 2 for negated items at even positions in the run, 4 for odd positions.
+    columns : bool
+        Items are in the order of columns: a matrix with a row for each index of the first dimension, transposed.
+    """
+
+    kept: tuple[int, ...]
+    length: tuple[int, ...]
+    distance: tuple[int, ...]
+    change: tuple[int, ...]
+    columns: bool = False
+
+    @property
+    def copied(self) -> int:
+        """Number of copied items."""
+        return sum(self.length)
+
+
+@dataclass(frozen=True)
 class TensorRecord:
     """Side information on one tensor.
 
@@ -190,6 +226,8 @@ class TensorRecord:
         Position in the model of a tensor without a unit, that is, an alias or an empty tensor.
     same_as : str
         Tensor to which this one is tied.
+    repeats : Repeats or None
+        Runs of copied items; the code then applies to the other items.
     """
 
     type: str = ""
@@ -197,6 +235,7 @@ class TensorRecord:
     code: Code | None = None
     index: int | None = None
     same_as: str = ""
+    repeats: Repeats | None = None
 
     @property
     def stored(self) -> StoredType:
@@ -251,6 +290,7 @@ class SideInfo:
             "source": {name: value for name, value in source.items() if value},
             "tensors": {name: _written(name, tensor) for name, tensor in self.tensors.items()},
         }
+        members["requires"] = sorted({name for tensor in self.tensors.values() for name in _features(tensor)})
         version = max([_version(tensor) for tensor in self.tensors.values()], default=1)
         members = {"nnr_codec": version} | {name: value for name, value in members.items() if value}
         return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
@@ -260,7 +300,8 @@ class SideInfo:
         """Parse the inflated text of a record; return None for other data.
 
         Raises LimitError (max_side_info_bytes, max_names, max_name_bytes, max_dims, max_codebook), UnsupportedError for
-        another version, and ElementError with the JSON path for anything that :meth:`to_bytes` would not write.
+        another version or an unknown feature, and ElementError with the JSON path for anything that :meth:`to_bytes`
+        would not write.
         """
         if not data.startswith(MAGIC):
             return None
@@ -284,8 +325,15 @@ class SideInfo:
 
 
 # ------------------------------------------------------------------------------------------------------------ writing
+def _features(tensor: TensorRecord) -> tuple[str, ...]:
+    """Return the features that a tensor requires."""
+    return ("repeats",) if tensor.repeats else ()
+
+
 def _version(tensor: TensorRecord) -> int:
     """Return the first version that can represent a tensor."""
+    if _features(tensor):
+        return 4
     if isinstance(tensor.code, DisplacementCode):
         return 2
     return 1 if tensor.unit is None else 3
@@ -313,10 +361,12 @@ def _written(name: str, tensor: TensorRecord) -> dict[str, Any]:
             if key not in ("bits", "unit") or value != _default_id(name, type(tensor.code), key)
         }
         members["code"] = {"kind": tensor.code.KIND} | code
+    if tensor.repeats is not None:
+        members["repeats"] = _changed(tensor.repeats)
     return members
 
 
-def _changed(instance: TensorRecord | Code) -> dict[str, Any]:
+def _changed(instance: TensorRecord | Code | Repeats) -> dict[str, Any]:
     """Return the fields whose values differ from their defaults."""
     values = {item.name: (getattr(instance, item.name), item.default) for item in fields(instance)}
     return {name: value for name, (value, default) in values.items() if value != default}
@@ -338,10 +388,13 @@ class _Tensor(NamedTuple):
     shape: tuple[int, ...] | None
     limits: Limits
     version: int
+    repeats: bool
 
 
 def _read(root: Members, budget: Budget) -> SideInfo:
     version = root.need("nnr_codec", int)
+    if version >= 4:
+        _check_features(root, budget)
     source = Members(root.take("source", dict, {}), "source")
     objects = Members(root.take("tensors", dict, {}), "tensors")
     root.close()
@@ -362,6 +415,24 @@ def _read(root: Members, budget: Budget) -> SideInfo:
     return SideInfo(tensors, model_format, metadata.values)
 
 
+def _check_features(root: Members, budget: Budget) -> None:
+    """Raise UnsupportedError, with the names, if the record requires features that are not supported."""
+    required = root.need("requires", list)
+    budget.charge("max_names", len(required), "features in side information")
+    for name in required:
+        if type(name) is not str or not name:
+            root.refuse("requires", "expected names")
+        _check_name(name, "requires", budget.limits)
+    if not required or required != sorted(set(required)):
+        root.refuse("requires", "expected different names in order")
+    unknown = [repr(name[:50]) for name in required if name not in FEATURES]
+    if unknown:
+        raise UnsupportedError(
+            f"side information with the feature {', '.join(unknown[:5])}, which is not supported",
+            rule=Requirement.SIDE_INFORMATION,
+        )
+
+
 def _read_tensor(name: str, members: Members, limits: Limits, version: int) -> TensorRecord:
     if "same_as" in members.values:
         target = members.need("same_as", str)
@@ -379,8 +450,11 @@ def _read_tensor(name: str, members: Members, limits: Limits, version: int) -> T
     if shape is not None and 0 in shape:
         record = TensorRecord(kind, shape, index=_read_index(members))
     elif "code" in members.values:
+        repeats = _read_repeats(members, stored, shape) if "repeats" in members.values else None
         code = Members(members.need("code", dict), members.at("code"))
-        record = TensorRecord(kind, shape, _read_code(code, _Tensor(name, stored, shape, limits, version)))
+        # With repeats, the shape of the items in the units is that of the unit.
+        tensor = _Tensor(name, stored, None if repeats else shape, limits, version, repeats is not None)
+        record = TensorRecord(kind, shape, _read_code(code, tensor), repeats=repeats)
     else:
         record = TensorRecord(kind, shape)
     members.close()
@@ -408,10 +482,38 @@ def _read_shape(members: Members, stored: StoredType, limits: Limits) -> tuple[i
     return tuple(extents)
 
 
+def _read_repeats(members: Members, stored: StoredType, shape: tuple[int, ...] | None) -> Repeats:
+    """Read runs of copied items: each run copies items before it, and the last one ends within the tensor."""
+    if not shape:
+        members.refuse("repeats", "require a shape with dimensions")
+    runs = Members(members.need("repeats", dict), members.at("repeats"))
+    numbers = {name: runs.need(name, list) for name in ("kept", "length", "distance", "change")}
+    columns = runs.take("columns", bool, False)
+    runs.close()
+    kept, lengths, distances, changes = numbers.values()
+    if not kept or not len(kept) == len(lengths) == len(distances) == len(changes):
+        members.refuse("repeats", "expected arrays of the same length, with a number for each run")
+    size, start = prod(shape), 0
+    most = 7 if stored.kind in "fi" else 1  # unsigned integers and booleans have no negative
+    for name, values in numbers.items():
+        if any(type(value) is not int for value in values):
+            runs.refuse(name, "expected integers")
+    for more, length, distance, change in zip(kept, lengths, distances, changes, strict=True):
+        runs.check("kept", more, 0, size)
+        start += more
+        runs.check("length", length, 1, max(size - start, 0))
+        runs.check("distance", distance, length, start)
+        runs.check("change", change, 0, most)
+        start += length
+    return Repeats(tuple(kept), tuple(lengths), tuple(distances), tuple(changes), columns)
+
+
 def _read_code(members: Members, tensor: _Tensor) -> Code:
     kind = members.need("kind", str)
     if kind not in _CODES:
         members.refuse("kind", "is an unknown code")
+    if tensor.repeats and kind in (DeltaCode.KIND, DisplacementCode.KIND):
+        members.refuse("kind", "cannot have repeats")
     code = _CODES[kind](members, tensor)
     members.close()
     return code
@@ -470,7 +572,7 @@ def _read_integer(members: Members, tensor: _Tensor) -> IntegerCode:
 
 
 def _read_raw(members: Members, tensor: _Tensor) -> RawCode:
-    if tensor.shape is None:
+    if tensor.shape is None and not tensor.repeats:
         members.refuse("kind", "the tensor requires a shape, because its unit has none")
     return RawCode(_read_unit(members, tensor, RawCode))
 

@@ -261,10 +261,10 @@ def test_a_record_of_another_version(typed: Path, capsys: Capture) -> None:
     units = list(nnr.units(nnr.encode(typed, exact=True)))
     unit = next(unit for unit in units if isinstance(unit.payload, NnrTopologyUnitPayload))
     text = bytes(unit.payload.topology_data)
-    unit.payload.topology_data = text.replace(b'{"nnr_codec":3', b'{"nnr_codec":4')
+    unit.payload.topology_data = text.replace(b'{"nnr_codec":3', b'{"nnr_codec":5')
     Path("m.nnr").write_bytes(nnr.write_units(units))
     result = call(capsys, "ls", "m.nnr")
-    version = "side information of version 4; only versions up to 3 are supported"
+    version = "side information of version 5; only versions up to 4 are supported"
     warning = f"nnr: warning: skipped, because its type or format is unknown: unit 2 ({version})"
     assert (result.code, result.err) == (0, warning + "\n")
     result = call(capsys, "decode", "m.nnr", "-o", "out.npz")

@@ -713,21 +713,21 @@ def test_records_are_limited() -> None:
 
 
 def test_another_version_can_be_listed() -> None:
-    data = levels(start('{"nnr_codec":4,"tensors":[]}'), "w", [1, 2]).data
+    data = levels(start('{"nnr_codec":5,"tensors":[]}'), "w", [1, 2]).data
     with nnr.open(data) as file:
         assert file.info["w"].shape == (2,)
-        assert file.ignored == ["unit 2 (side information of version 4; only versions up to 3 are supported)"]
+        assert file.ignored == ["unit 2 (side information of version 5; only versions up to 4 are supported)"]
         calls: list[Callable[[], object]] = [lambda: file["w"], file.decode, lambda: file.rows("w", 0, 1)]
         calls += [lambda: list(file), lambda: len(file), lambda: "w" in file, lambda: file.get("absent")]
         calls += [lambda: file.decode(names=["absent"]), lambda: file.rows("absent", 0, 1)]
         calls += [lambda: streamed(data), lambda: nnr.UpdateDecoder().decode(data), lambda: nnr.decode(data, jobs=2)]
         for call in calls:
-            with pytest.raises(nnr.UnsupportedError, match=r"unit 2 \(NNR_TPL\).*version 4"):
+            with pytest.raises(nnr.UnsupportedError, match=r"unit 2 \(NNR_TPL\).*version 5"):
                 call()
         same(file.decode(raw=True)["w"], np.array([1, 2], np.int32))
         same(file.decode(raw=True, names=["w"])["w"], np.array([1, 2], np.int32))
     same(nnr.UpdateDecoder().decode(data, raw=True)["w"], np.array([1, 2], np.int32))
-    damaged = start('{"nnr_codec":4}').ndu(ndu("w", [2], kind=NNR_PT_INT), payload=b"").data
+    damaged = start('{"nnr_codec":5}').ndu(ndu("w", [2], kind=NNR_PT_INT), payload=b"").data
     with pytest.raises(nnr.UnsupportedError):
         streamed(damaged)
     same(nnr.decode(data, raw=True)["w"], np.array([1, 2], np.int32))
@@ -735,9 +735,9 @@ def test_another_version_can_be_listed() -> None:
 
 def test_a_model_of_another_version_is_not_empty() -> None:
     """A record of nothing but tensors without units makes a model of bitstreams that have no tensors."""
-    file = nnr.open(start('{"nnr_codec":4,"tensors":{"w":{}}}').data)
+    file = nnr.open(start('{"nnr_codec":5,"tensors":{"w":{}}}').data)
     for call in (lambda: list(file), lambda: len(file), lambda: dict(file), file.decode):
-        with pytest.raises(nnr.UnsupportedError, match="version 4"):
+        with pytest.raises(nnr.UnsupportedError, match="version 5"):
             call()
     assert not file.info
 

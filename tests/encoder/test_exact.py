@@ -469,3 +469,24 @@ def test_a_tensor_that_changes_meanwhile() -> None:
             nnr.encode(nnr.Model(Restless(w=values.astype(dtype))), exact=True)
     with pytest.raises(nnr.EncodeError, match="'w' changed"):
         nnr.encode(nnr.Model(Restless(w=values.astype("f4"))))
+
+
+# ------------------------------------------------------------------------------------------------ integers near entropy
+@pytest.mark.parametrize("sigma", [16, 32])
+def test_normal_integers_take_their_entropy(sigma: int) -> None:
+    """Low bits are uniform, and cost most if they are coded."""
+    integers = np.rint(rng().normal(0, sigma, (700, 700))).clip(-128, 127).astype("i1")
+    counts = np.unique(integers, return_counts=True)[1] / integers.size
+    entropy = -integers.size * float((counts * np.log2(counts)).sum()) / 8
+    data = nnr.encode({"w": integers}, exact=True)
+    assert side(data).low > 0
+    assert len(data) < 1.005 * entropy + 200
+    assert np.array_equal(nnr.decode(data)["w"], integers)
+
+
+def test_palettes_in_order_of_frequency() -> None:
+    """The most frequent values are far from each other."""
+    ends = np.where(rng().random((300, 300)) < 0.5, -100, 100) + rng(8).integers(0, 9, (300, 300))
+    data = nnr.encode({"w": ends.astype("i1")}, exact=True)
+    assert side(data).KIND == "palette"
+    assert len(data) < 1.03 * np.log2(18) / 8 * ends.size + 200

@@ -211,7 +211,7 @@ def test_a_default_id_is_left_out(code: dict[str, Any], unit: str) -> None:
 
 def test_the_texts_of_the_documentation() -> None:
     found = re.findall(r"^```json\n(.*)\n```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(found) == 10
+    assert len(found) == 11
     sides = [parse(example.encode()) for example in found]
     kinds = {getattr(tensor.code, "KIND", None) for side in sides if side for tensor in side.tensors.values()}
     assert kinds == {"float", "integer", "raw", "delta", "palette", "grid", "displacement", None}
@@ -299,9 +299,9 @@ def test_a_text_of_somebody_else(data: bytes) -> None:
     assert parse(data, Limits(max_side_info_bytes=0)) is None
 
 
-@pytest.mark.parametrize("rest", [b"4}", b"10}", b"999999999,", b'4,"tensors":[NaN'])
+@pytest.mark.parametrize("rest", [b"5}", b"10}", b"999999999,", b'5,"tensors":[NaN'])
 def test_another_version(rest: bytes) -> None:
-    with pytest.raises(UnsupportedError, match=r"version \d+; only versions up to 3 are supported"):
+    with pytest.raises(UnsupportedError, match=r"version \d+; only versions up to 4 are supported"):
         parse(b'{"nnr_codec":' + rest)
 
 

@@ -114,6 +114,102 @@ def test_no_json(rest: bytes) -> None:
     refused(b'{"nnr_codec":1' + rest, nnr.ElementError, "not valid JSON")
 
 
+# ------------------------------------------------------------------------------------------------ features and repeats
+RUN = {"kept": [4], "length": [4], "distance": [4], "change": [0]}
+COPIES = {"type": "int8", "shape": [8], "code": {"kind": "integer"}, "repeats": RUN}
+
+
+def featured(tensors: object, *requires: object) -> bytes:
+    """A canonical text of version 4."""
+    fields = {"nnr_codec": 4, "requires": requires, "tensors": tensors}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+
+def repeated(type_: str = "int8", **runs: object) -> bytes:
+    """A text about one tensor with copies."""
+    return featured({"w": COPIES | {"type": type_, "repeats": RUN | runs}}, "repeats")
+
+
+def test_unknown_features_are_named() -> None:
+    refused(featured({}, "a", "b"), nnr.UnsupportedError, "'a', 'b'")
+    data = recorded(start(), featured({"w": {"new": 1}}, "new"))
+    refused_by_decoders(data, nnr.UnsupportedError, "'new'")
+
+
+def test_features_are_limited() -> None:
+    refused(featured({}, "a", "b", "c"), nnr.LimitError, "max_names", max_names=2)
+    refused(featured({}, "abc"), nnr.LimitError, "max_name_bytes", max_name_bytes=2)
+
+
+@pytest.mark.parametrize("requires", [(1,), ("",), ("a\0",), ("repeats", "repeats"), ("repeats", "a"), ()])
+def test_invalid_features(requires: tuple[object, ...]) -> None:
+    refused(featured({"w": COPIES}, *requires), nnr.ElementError, "requires")
+
+
+@pytest.mark.parametrize(
+    ("runs", "match"),
+    [
+        ({"kept": []}, "arrays of the same length"),
+        ({"kept": [], "length": [], "distance": [], "change": []}, "arrays of the same length"),
+        ({"length": [True]}, "expected integers"),
+        ({"length": ["4"]}, "expected integers"),
+        ({"kept": [-1]}, "kept"),
+        ({"kept": [10**19]}, "kept"),
+        ({"length": [0]}, "length"),
+        ({"length": [5], "distance": [5]}, "length"),
+        ({"distance": [3]}, "distance"),
+        ({"distance": [0]}, "distance"),
+        ({"distance": [-4]}, "distance"),
+        ({"distance": [5]}, "distance"),
+        ({"change": [8]}, "change"),
+    ],
+)
+def test_invalid_runs(runs: dict[str, object], match: str) -> None:
+    """An index of an item that does not exist yet would be read before it is written."""
+    refused(repeated(**runs), nnr.ElementError, match)
+
+
+def test_runs_of_other_tensors() -> None:
+    refused(repeated("uint8", change=[2]), nnr.ElementError, "change")
+    refused(featured({"w": COPIES | {"shape": []}}, "repeats"), nnr.ElementError, "require a shape")
+    refused(featured({"w": COPIES | {"type": "int32", "code": {"kind": "delta"}}}, "repeats"), nnr.ElementError, "kind")
+
+
+@pytest.mark.parametrize("count", [3, 5, 8])
+def test_another_number_of_kept_items(count: int) -> None:
+    stream = start()
+    recorded(stream, repeated())
+    data = stream.ndu(ndu("w#levels", [count], kind=NNR_PT_INT), np.zeros(count, "i4")).data
+    refused_by_decoders(data, nnr.ElementError, "side information requires 4 int32")
+
+
+def test_many_runs() -> None:
+    """Each run takes an operation of its own."""
+    runs = {"kept": [1, *99 * [0]], "length": 100 * [1], "distance": 100 * [1], "change": 100 * [0]}
+    stream = start()
+    recorded(stream, featured({"w": COPIES | {"shape": [101], "repeats": runs}}, "repeats"))
+    data = stream.ndu(ndu("w#levels", [1], kind=NNR_PT_INT), np.zeros(1, "i4")).data
+    refused_by_decoders(data, nnr.LimitError, "copies of items", limits=Limits(max_decomp_elements=200_000))
+
+
+def test_a_bomb_of_copies() -> None:
+    """The tensor is charged before it is created: one item becomes 2**40."""
+    runs = {"kept": [1, *39 * [0]], "length": [1 << k for k in range(40)], "distance": [1 << k for k in range(40)]}
+    stream = start()
+    recorded(stream, featured({"w": COPIES | {"shape": [1 << 40], "repeats": runs | {"change": 40 * [0]}}}, "repeats"))
+    data = stream.ndu(ndu("w#levels", [1], kind=NNR_PT_INT), np.zeros(1, "i4")).data
+    with memory() as used:
+        refused_by_decoders(data, nnr.LimitError, "max_tensor_elements")
+    assert used.peak < 4 << 20
+
+
+def test_negatives_outside_of_the_type() -> None:
+    stream = start()
+    recorded(stream, repeated("int4", change=[2]))
+    data = stream.ndu(ndu("w#levels", [4], kind=NNR_PT_INT), np.full(4, -8, "i4")).data
+    refused_by_decoders(data, nnr.ElementError, "outside the range of int4")
+
+
 # --------------------------------------------------------------------------------------------- what numbers would do
 @pytest.mark.parametrize("extent", [-1, True, "1", None, [1]])
 def test_extents_that_are_none(extent: object) -> None:
@@ -321,7 +417,7 @@ def test_members_that_mean_nothing(data: bytes) -> None:
 
 
 def test_a_later_version() -> None:
-    refused(b'{"nnr_codec":4,"tensors":{}}', nnr.UnsupportedError, "version 4")
+    refused(b'{"nnr_codec":5,"tensors":{}}', nnr.UnsupportedError, "version 5")
 
 
 # --------------------------------------------------------------------------------------------------------- its unit

@@ -147,7 +147,7 @@ TEXTS: list[tuple[str, bytes]] = [
 for number, (title, data) in enumerate(TEXTS, 101):
     refused(number, title, "record", "ElementError", 2, with_text(data))
 
-refused(201, "version 4", "version", "UnsupportedError", 2, with_text(b'{"nnr_codec":4,"what":"ever"}'), rev=3)
+refused(201, "version 5", "version", "UnsupportedError", 2, with_text(b'{"nnr_codec":5,"what":"ever"}'), rev=4)
 for number, (title, data, limits) in enumerate(
     [
         ("more bytes than max_side_info_bytes", text({"w": {"type": "float16"}}), {"max_side_info_bytes": 48}),

@@ -185,7 +185,7 @@ def recorded(
 
 def entry(kind: str, name: str, **fields: Any) -> dict[str, Any]:
     """Return the entry of a tensor with a code."""
-    around = {key: fields.pop(key) for key in ("shape", "index") if key in fields}
+    around = {key: fields.pop(key) for key in ("shape", "index", "repeats") if key in fields}
     return {"type": name, "code": {"kind": kind, **fields}, **around}
 
 
