@@ -58,6 +58,7 @@ TENSOR: dict[str, st.SearchStrategy[Any]] = {
     "dependent_quantization": st.booleans(),
     "exact": st.booleans(),
     "scan_order": st.integers(0, 4),
+    "fast_decode": st.booleans(),
     "row_skipping": st.booleans(),
     "cabac_unary_length_minus1": st.sampled_from([0, 1, 5, 9, 30, 255]),
     "choose_shift_parameters": st.booleans(),
