@@ -295,6 +295,12 @@ def has_zero_rows(levels: Levels) -> bool:
 def coding_order(syntax: TensorSyntax) -> npt.NDArray[np.int64]:
     """Return the row-major index of each parameter in coding order: TensorIndex() and IndexToXY() (4.12)."""
 
+def to_coding_order(syntax: TensorSyntax, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy of `values`, one for each parameter in row-major order, in coding order: shape (n,)."""
+
+def from_coding_order(syntax: TensorSyntax, coded: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+    """Write `coded`, shape (n,) in coding order, to `out` in row-major order. Both are C-contiguous, of one dtype."""
+
 def scale(levels: Levels, step: float, out: npt.NDArray[np.float32]) -> None:
     """Write levels times the step size to `out` (RecParam of TENSOR_FLOAT, 7.3.6). Both have shape (n,).
 

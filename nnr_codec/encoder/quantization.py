@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cabac_ext import quantizer
-from ..cabac_ext.kernel import TensorSyntax, coding_order
+from ..cabac_ext.kernel import TensorSyntax, from_coding_order, to_coding_order
 from ..constants import NNR_PT_RAW_FLOAT, STATE_TRANS_TAB, DecompressedDataFormat
 from ..model import Array
 from ..sideinfo.codes import split
@@ -90,22 +90,25 @@ def _steps(
     elif not one.dq_flag and not one.rate and not known:
         quantizer.uniform(values, one.step, levels)
     else:
-        order: Any = coding_order(syntax) if scan_order else slice(None)
         in_order = np.empty_like(levels) if scan_order else levels
-        weights = known.weights() if known else None
+        given, weights = values, known.weights() if known else None
+        if scan_order:
+            given = to_coding_order(syntax, values)
+            weights = None if weights is None else to_coding_order(syntax, weights)
+            groups = None if groups is None else to_coding_order(syntax, groups)
         quantizer.trellis(
-            values[order],
+            given,
             one.step,
             in_order,
             dq_flag=one.dq_flag,
             rate=one.rate,
             cabac_unary_length_minus1=unary,
-            weights=None if weights is None else weights[order],
-            groups=None if groups is None else groups[order],
+            weights=weights,
+            groups=groups,
             passes=one.passes,
         )
         if scan_order:
-            levels[order] = in_order
+            from_coding_order(syntax, in_order, levels)
     if known and not (one.dq_flag and scan_order):  # states of dependent quantization follow the block scan
         known.improve(values, one.step, levels, dq_flag=one.dq_flag, rate=one.rate, cabac_unary_length_minus1=unary)
     return levels

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cabac_ext import quantizer
-from ..cabac_ext.kernel import TensorSyntax, coding_order
+from ..cabac_ext.kernel import TensorSyntax, from_coding_order, to_coding_order
 from ..compare import Loss, is_matrix_shape
 from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..dtypes import stored_type
@@ -251,7 +251,7 @@ def _decoded(plan: TensorPlan, unit: npt.NDArray[Any], syntax: TensorSyntax | No
     state, in_rows = 0, syntax is None or not plan.tools.scan_order
     if syntax and plan.dq_flag and not in_rows:
         unit = unit.copy()
-        resolve(unit, coding_order(syntax))
+        resolve(unit, syntax)
     entries = None
     if book := plan.codebook:
         entries = entries_of(book)
@@ -273,7 +273,7 @@ def quant_param(plan: TensorPlan, facts: TensorFacts) -> Levels:
     syntax = unit_syntax(plan, facts.config.profile)
     levels = quantize(plan, facts.floats, syntax).reshape(-1)
     if plan.dq_flag:
-        resolve(levels, coding_order(syntax) if plan.tools.scan_order else None)
+        resolve(levels, syntax if plan.tools.scan_order else None)
     if plan.codebook:
         book = plan.codebook
         entries = entries_of(book)
@@ -281,21 +281,17 @@ def quant_param(plan: TensorPlan, facts: TensorFacts) -> Levels:
     return levels
 
 
-def resolve(levels: Levels, order: npt.NDArray[np.int64] | None = None) -> None:
+def resolve(levels: Levels, syntax: TensorSyntax | None = None) -> None:
     """Resolve dependent quantization: double levels, and subtract their sign in odd states (10.2.1.5).
 
-    Parameters
-    ----------
-    levels : ndarray of int32, shape (n,)
-    order : ndarray of int64, shape (n,), optional
-        Index of each level, in coding order.
+    ``levels`` has type int32 and shape (n,); ``syntax`` is given if the levels are coded in a block scan.
     """
-    if order is None:
+    if syntax is None:
         quantizer.resolve(levels, levels)
     else:
-        in_order = levels[order]
+        in_order = to_coding_order(syntax, levels)
         quantizer.resolve(in_order, in_order)
-        levels[order] = in_order
+        from_coding_order(syntax, in_order, levels)
 
 
 def power(values: Floats) -> float:

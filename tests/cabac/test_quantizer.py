@@ -20,6 +20,8 @@ from nnr_codec.cabac_ext.kernel import (
     TensorSyntax,
     choose_shift_parameter_ids,
     coding_order,
+    from_coding_order,
+    to_coding_order,
 )
 from nnr_codec.cabac_ext.kernel import (
     scale as multiply,
@@ -280,6 +282,12 @@ def test_coding_order(scan_order: int) -> None:
             order = coding_order(s)
             assert order.dtype == np.int64
             assert order.tolist() == expected
+            for dtype in ("u1", "f4", "f8"):
+                values, back = np.arange(w * h).astype(dtype), np.empty(w * h, dtype)
+                coded = to_coding_order(s, values)
+                assert coded.tolist() == values[order].tolist()
+                from_coding_order(s, coded, back)
+                assert back.tolist() == values.tolist()
 
 
 # ------------------------------------------------------------------------------------------------ products

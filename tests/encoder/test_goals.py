@@ -64,14 +64,14 @@ def matrices(model: Mapping[str, Array]) -> list[str]:
 @pytest.mark.parametrize("scan_order", [0, 2])
 def test_resolving_follows_the_states(scan_order: int) -> None:
     levels = np.random.default_rng(1).integers(-4, 5, (70, 45)).astype("i4")
-    order = coding_order(TensorSyntax(levels.shape, dq_flag=1, scan_order=scan_order))
+    syntax = TensorSyntax(levels.shape, dq_flag=1, scan_order=scan_order)
     expected, state = np.zeros(levels.size, "i4"), 0
-    for index in order.tolist():
+    for index in coding_order(syntax).tolist():
         level = int(levels.flat[index])
         expected[index] = 2 * level - (state & 1) * np.sign(level)
         state = STATE_TRANS_TAB[state][level & 1]
     found = levels.reshape(-1).copy()
-    resolve(found, order if scan_order else None)
+    resolve(found, syntax if scan_order else None)
     assert np.array_equal(found, expected)
 
 
