@@ -219,9 +219,11 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
     if stored is None or stored.kind != "f" or not array.size:
         return None
     values: npt.NDArray[Any] = array.reshape(-1)
-    in_rows = syntax is not None and not plan.tools.scan_order
-    if in_rows and stored.name == "float32" and plan.step and not plan.codebook and plan.source.divisor is None:
+    is_plain = stored.name == "float32" and not plan.codebook and plan.source.divisor is None
+    if syntax is not None and plan.step and is_plain:
         levels: Any = unit.reshape(-1)
+        if plan.tools.scan_order:
+            values, levels = to_coding_order(syntax, values), to_coding_order(syntax, levels)
         found = quantizer.loss_of_levels(values, levels, plan.step, plan.dq_flag)
         return Loss(*found, is_matrix_shape(array.shape))
     work = np.dtype("f8" if stored.itemsize == 8 else "f4")
