@@ -240,7 +240,7 @@ class UnitDecoder:
 
     @property
     def in_lanes(self) -> bool:
-        """True between the first two of lane_jobs(), and run() or leave_lanes(), if there are jobs."""
+        """True if the unit has jobs whose levels :meth:`run` has not taken over yet."""
         return self._in_lanes is not None
 
     def pieces(self) -> list[Piece]:
