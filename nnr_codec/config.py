@@ -98,7 +98,7 @@ class TensorOptions:
         0: by rows; 1..4: by blocks of 8, 16, 32, 64 with entry points. None: by rows, unless ``effort`` tries others.
     fast_decode : bool
         Code large tensors by blocks with entry points, from which decoders can decode many parts at a time
-        (docs/explanation/lanes.md). Takes up to 1 % more bytes. Tensors with a ``scan_order`` are not changed.
+        (docs/explanation/lanes.md), for about 0.5 to 1 % more bytes. Tensors with a ``scan_order`` are not changed.
     row_skipping : bool or None
         Code each all-zero row as one flag (profile 1). None: by ``effort``.
     cabac_unary_length_minus1 : int or None
@@ -629,7 +629,7 @@ def _within(where: str, tensor: str = "") -> Iterator[None]:
 def _unexpected(where: str, name: str, known: Iterable[str]) -> TypeError:
     from difflib import get_close_matches
 
-    similar = get_close_matches(name, list(known), 1)
+    similar = ["exact"] if name == "lossless" and "exact" in known else get_close_matches(name, list(known), 1)
     return TypeError(f"{where} got an unexpected option {name!r}{f'; did you mean {similar[0]!r}?' if similar else ''}")
 
 

@@ -179,7 +179,11 @@ def _is_dependent(plan: TensorPlan, options: TensorOptions) -> bool:
 _TENSOR_OPTIONS: tuple[tuple[tuple[str, ...], Callable[[TensorPlan, TensorOptions], bool], str], ...] = (
     (("qp", "quality"), _is_lossy, "no tensor has floats that can be quantized"),
     (("scan_order", "row_skipping"), _has_rows, "no quantized tensor has several rows and columns"),
-    (("fast_decode",), _has_entry_points, "no tensor with several rows has 65,536 parameters"),
+    (
+        ("fast_decode",),
+        _has_entry_points,
+        "no tensor without a scan order has 65,536 parameters, 256 columns and more than 8 rows",
+    ),
     (("dependent_quantization",), _is_dependent, "all tensors are exact, are vectors or use a codebook"),
     (("rate",), _is_optimised, "no matrix is quantized with a rate"),
     (("codebook",), _is_matrix, "no matrix can be quantized"),

@@ -56,7 +56,7 @@ FLOAT_FORMATS: dict[str, DecompressedDataFormat] = {
 
 DEFAULT_LIMITS = Limits()
 #: Smallest number of parameters of a tensor with entry points for fast decoding, and of its rows of blocks.
-FAST_SIZE, FAST_ROW = 1 << 16, 1 << 15
+FAST_SIZE, FAST_ROW = 1 << 16, 1 << 14
 _TOOLS_OF = attrgetter(*TOOLS)
 
 
@@ -297,14 +297,15 @@ def fast_scan_order(dims: Sequence[int]) -> int | None:
     """Return the scan order for fast decoding, or None for a tensor that is too small.
 
     Blocks of 64 are halved, down to 8, while there are fewer than 16 rows of blocks and a smaller row of blocks keeps
-    FAST_ROW parameters.
+    2 * FAST_ROW parameters.
     """
     size, order = prod(dims), 4
-    if size < FAST_SIZE:
+    width = size // dims[0] if dims else 0
+    if size < FAST_SIZE or 64 * width < FAST_ROW:
         return None
-    while order > 1 and dims[0] < 16 * (4 << order) and size // dims[0] * (2 << order) >= FAST_ROW:
+    while order > 1 and dims[0] < 16 * (4 << order) and width * (2 << order) >= 2 * FAST_ROW:
         order -= 1
-    return order if 4 << order < dims[0] < size else None
+    return order if 4 << order < dims[0] else None
 
 
 @lru_cache(maxsize=256)

@@ -261,6 +261,7 @@ def test_profiles(profile: int) -> None:
         ((255, 256), None),  # too small
         ((100000,), None),
         ((70000, 1), None),
+        ((30000, 255), None),  # rows of blocks would be too small
         ((1, 70000), None),
     ],
 )

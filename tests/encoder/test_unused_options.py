@@ -132,7 +132,11 @@ PLAIN = {"w": MATRIX}
         (PLAIN, {"compressed_parameter_types": 4}, "compressed_parameter_types has no effect"),
         (PLAIN, {"topology": "external"}, "topology='external' has no effect"),
         (PLAIN, {"indexed_references": True}, "indexed_references has no effect"),
-        (PLAIN, {"fast_decode": True}, "fast_decode has no effect: no tensor with several rows has 65,536 parameters"),
+        (
+            PLAIN,
+            {"fast_decode": True},
+            "fast_decode has no effect: no tensor without a scan order has 65,536 parameters",
+        ),
         (PLAIN, {"temporal_context_modeling": True}, "temporal_context_modeling has no effect"),
         (PLAIN, {"hist_dep_sig_prob": True}, "hist_dep_sig_prob has no effect"),
         (PLAIN, {"nnr_pre": True}, "nnr_pre has no effect"),
