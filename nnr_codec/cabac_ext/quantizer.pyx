@@ -256,7 +256,7 @@ def collisions(lines not None, uint64_t sign):
     PyObject_GetBuffer(lines, &view, PyBUF_STRIDED_RO)
     try:
         if view.ndim != 2 or view.itemsize not in (1, 2, 4, 8) or view.shape[0] * view.shape[1] > <int64_t>1 << 31:
-            raise ValueError("lines is no array of patterns with two dimensions")
+            raise ValueError("lines is not a two-dimensional array of patterns")
         while (<int64_t>1 << bits) < 2 * view.shape[0] * view.shape[1]:
             bits += 1
         places, most = <Place *>calloc(<size_t>1 << bits, sizeof(Place)), (<uint64_t>1 << bits) - 1

@@ -89,7 +89,7 @@ class BatchDecoder:
             if isinstance(decoder, GroupDecoder) and not any(unit.in_lanes for unit in decoder.units):
                 self._begun.add(number)
                 pieces += [partial(self._attempt, number, piece) for piece in decoder.pieces()]
-        return pieces or [lambda: None]
+        return pieces or [lambda: None]  # the pool would not call finish() without a piece
 
     def _attempt(self, number: int, piece: Callable[[], object]) -> None:
         try:

@@ -392,5 +392,5 @@ def test_collisions(dtype: Any, shape: tuple[int, int]) -> None:
 
 def test_collisions_of_other_arrays() -> None:
     for lines in (np.zeros(3, np.uint8), np.zeros((1, 1, 1), np.uint8), np.zeros((1, 1), np.complex128)):
-        with pytest.raises(ValueError, match="two dimensions"):
+        with pytest.raises(ValueError, match="two-dimensional"):
             collisions(lines, 0)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,10 @@ pytestmark = pytest.mark.skipif(not has_lanes(), reason="the processor has no AV
 RNG = np.random.default_rng(11)
 
 
-def outcome(call: Callable[[], nnr.Model]) -> Any:
+def outcome(data: bytes, **options: Any) -> Any:
+    """The decoded tensors, or the error."""
     try:
-        return [(name, a.dtype, a.shape, a.tobytes()) for name, a in call().tensors.items()]
+        return [(name, a.dtype, a.shape, a.tobytes()) for name, a in nnr.decode(data, **options).tensors.items()]
     except nnr.NnrError as error:
         return type(error), str(error), getattr(error, "bit", None)
 
@@ -49,11 +49,11 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LaneJob]:
 def test_vectors(threads: int, jobs: list[LaneJob]) -> None:
     for name, case in cases("valid", "acceptable", "invalid").items():
         data = case.streams[-1].path.read_bytes()
-        decode = lambda: nnr.decode(data, limits=Limits.strict(), jobs=threads)  # noqa: E731, B023
+        options: dict[str, Any] = {"limits": Limits.strict(), "jobs": threads}
         with no_lanes():
-            expected = outcome(decode)
+            expected = outcome(data, **options)
         with all_in_lanes():
-            assert outcome(decode) == expected, name
+            assert outcome(data, **options) == expected, name
     assert len(jobs) > 200
 
 
@@ -69,10 +69,10 @@ def test_models(options: dict[str, Any], jobs: list[LaneJob]) -> None:
     data = nnr.encode(model(), **options)
     for more in ({}, {"jobs": 3}, {"dtype": "float16"}):
         with no_lanes():
-            expected = outcome(lambda: nnr.decode(data, **more))  # noqa: B023
-        assert outcome(lambda: nnr.decode(data, **more)) == expected  # noqa: B023
+            expected = outcome(data, **more)
+        assert outcome(data, **more) == expected
         with all_in_lanes():
-            assert outcome(lambda: nnr.decode(data, **more)) == expected  # noqa: B023
+            assert outcome(data, **more) == expected
     assert jobs
     assert all(job.done for job in jobs)
 
@@ -87,10 +87,10 @@ def test_the_first_error_in_the_bitstream_is_raised(jobs: list[LaneJob]) -> None
         middle = (start + stop) // 2
         data[middle:stop] = b"\xff" * (stop - middle)
     with no_lanes():
-        expected = outcome(lambda: nnr.decode(bytes(data)))
+        expected = outcome(bytes(data))
     assert "'w7'" in expected[1]
     with all_in_lanes():
-        assert outcome(lambda: nnr.decode(bytes(data))) == expected
+        assert outcome(bytes(data)) == expected
     assert len(jobs) == 20
 
 
