@@ -173,7 +173,10 @@ def _print_models(names: Iterable[str], found: ModelDifference, verbose: bool) -
             click.echo(one_line(f"only in {which}: {name}"))
     differ = sum(one.count > 0 for one in found.tensors.values())
     errors = f": {errors_told(found)}" if differ else ""
-    click.echo(one_line(f"{differ:,} of {output.tensors(len(found.tensors))} differ in values{errors}"))
+    compared = output.tensors(len(found.tensors))
+    click.echo(
+        one_line(f"{differ:,} of {compared} differ in values{errors}" if found.tensors else "no tensor is in both")
+    )
 
 
 def _print_bitstreams(names: tuple[str, str], found: BitstreamDifference | None, as_json: bool) -> None:

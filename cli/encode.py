@@ -243,6 +243,8 @@ def encode(
             printer.note(
                 f"check: {checked(compared(source, kept.getvalue() if kept else place, report, limits, jobs, printer))}"
             )
+        for name in reports:
+            printer.note(f"report: {name}")
 
 
 def compared(

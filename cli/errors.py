@@ -20,6 +20,14 @@ INTERRUPTED, CLOSED_PIPE = SIGNALLED + 2, SIGNALLED + 13
 #: Options of the encoder that have another name on the command line.
 _OPTIONS = {"exact": "--lossless", "rules": "--rule", "performance": "--map", "hessians": "--sensitivity hessians"}
 
+#: Kinds of numbers in messages of click, in plain words.
+_PLAIN = {
+    "integer": "a whole number",
+    "integer range": "a whole number",
+    "float": "a number",
+    "float range": "a number",
+}
+
 
 class Terminated(BaseException):
     """Termination by a signal; an exception, so that unfinished outputs are removed."""
@@ -36,7 +44,10 @@ def report(error: BaseException) -> int:
         return error.exit_code
     if isinstance(error, click.ClickException):
         # Arguments are file names, which are untrusted.
-        error.message = "\n".join(map(one_line, error.message.split("\n")))  # type: ignore[misc]
+        message = "\n".join(map(one_line, error.message.split("\n")))
+        for words, plain in _PLAIN.items():
+            message = message.replace(f"is not a valid {words}.", f"is not {plain}")
+        error.message = message  # type: ignore[misc]
         with contextlib.suppress(OSError):
             error.show()
         return error.exit_code

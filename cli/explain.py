@@ -68,7 +68,9 @@ def explain(name: tuple[str, ...], as_json: bool) -> None:
     try:
         found = nnr.explain(" ".join(name))
     except LookupError as error:
-        raise click.UsageError(f"{error.args[0]}; nnr explain without a name lists all") from None
+        raise click.UsageError(
+            f"{error.args[0]}; nnr explain without a name lists all; docs/reference/glossary.md explains other terms"
+        ) from None
     if as_json:
         click.echo(json.dumps([asdict(topic) for topic in found], indent=1))
         return

@@ -35,19 +35,19 @@ def formats(as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=1))
         return
     output.table(
-        ("name", "description", "reads", "writes", "ready"),
+        ("name", "description", "reads", "writes", "packages"),
         (
             (
                 row["name"],
                 row["description"],
                 row["reads"] or "no",
                 " ".join(row["suffixes"]) or ("a folder" if row["writes"] else "no"),
-                row["install"] or "yes",
+                row["install"] or "installed",
             )
             for row in rows
         ),
         right=(),
-        fold=("description", "reads", "writes", "ready"),
+        fold=("description", "reads", "writes", "packages"),
     )
 
 

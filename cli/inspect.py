@@ -78,7 +78,7 @@ Examples:
     "--format",
     "style",
     type=click.Choice(["tree", "table", "json"]),
-    help="Output format (default tree).",
+    help="Output format; without it, a line for each unit, or a tree of the parts that options select.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @params.limits
@@ -209,7 +209,7 @@ def _print_units(data: Bitstream, limits: nnr.Limits, session: nnr.Session, styl
                 )
             )
     finally:
-        if rows:
+        if any(row[3] not in ("NNR_RSVD", "NNR_UNSP") for row in rows):  # else this is no bitstream
             output.table(
                 ("unit", "offset", "size", "type", "name", "shape", "detail", "bits/par"),
                 rows,

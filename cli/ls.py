@@ -90,8 +90,10 @@ def ls(bitstream: str, of_maps: bool, as_json: bool, topology: str | None, limit
     each = f", {8 * nbytes / parameters:.2f} bits/parameter" if parameters else ""
     click.echo(f"{output.tensors(len(infos))}, {parameters:,} parameters, {nbytes:,} bytes{each}")
     if update:
-        of_bits = ", those of floats as bit patterns" if bits else ""
-        click.echo(one_line(f"{update}: differences{of_bits}, but for tensors without the tool update"))
+        of_bits = " (of bit patterns)" if bits else ""
+        click.echo(
+            one_line(f"{update}: tensors with the tool update are stored as differences{of_bits}, the others whole")
+        )
 
 
 def _coded(info: nnr.TensorInfo) -> str:

@@ -164,10 +164,12 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 @contextlib.contextmanager
-def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
+def source(
+    name: str, *, or_model: bool = False, hint: str = "use nnr encode to compress it"
+) -> Iterator[str | BinaryIO]:
     """Yield the input for ``name``, standard input for ``-``; errors of the library get a note with the name.
 
-    Raises FormatError for a model instead of a bitstream, unless ``or_model``.
+    Raises FormatError with ``hint`` for a model instead of a bitstream, unless ``or_model``.
     """
     from nnr_codec import FormatError, NnrError
     from nnr_codec.formats.diagnosis import check_bitstream
@@ -178,7 +180,7 @@ def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
         if not (or_model or name == "-" or isinstance(error, FormatError)):
             with contextlib.suppress(OSError):
                 try:
-                    check_bitstream(Path(name), "use nnr encode to compress it")
+                    check_bitstream(Path(name), hint)
                 except FormatError as mistake:
                     mistake.within(name)
                     raise mistake from None

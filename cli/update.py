@@ -241,6 +241,8 @@ def encode(
     if check:
         got = nnr.apply_update(before, encoder.decoded if encoder else data, limits=limits)
         printer.note(f"check: {_checked(before, after, got)}")
+    for name in reports:
+        printer.note(f"report: {name}")
 
 
 def _continued(
@@ -459,7 +461,7 @@ def _links(
 
     contents = []
     for name in updates:
-        with output.source(name) as data:
+        with output.source(name, hint="use nnr update encode --base to compress it as an update") as data:
             source = open_source(data, limits)
             contents.append(source.view(0, source.size))
             base_of(contents[-1], limits)

@@ -524,7 +524,7 @@ class EncoderConfig(TensorOptions):
             value = getattr(options, name)
             _check_real(name, value)
             if value is not None and not low <= value <= high:
-                raise EncodeError(Option(name), f" {value} is outside {low}..{high}")
+                raise EncodeError(Option(name), f" {value:g} is outside {low:g}..{high:g}")
         if options.max_error == 0:
             raise EncodeError(
                 Option("max_error"), " must be above 0, got 0; use ", Option("exact"), " to keep every bit"

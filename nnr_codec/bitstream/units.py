@@ -305,7 +305,7 @@ class UnitReader:
         except NnrError as error:
             if isinstance(error, BitstreamError) and self.index == 0 and header_type not in (-1, NNR_STR):
                 raise ElementError(
-                    "not an NNR bitstream: it does not start with an NNR_STR",
+                    "not an NNR bitstream: it does not begin with a start unit, NNR_STR",
                     clause="6.2.3",
                     rule=Requirement.START_UNIT,
                 ) from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from ..decoder.unit import LANES
 from .cases import load_cases
 from .judge import by_library, judge
 from .vectors import Result, summary
@@ -39,7 +40,8 @@ class SelfTest:
 
     def __str__(self) -> str:
         wrong = [f"{result.outcome} {result.case.id}: {result.detail}" for result in self.results if not result.is_fine]
-        return "\n".join([*wrong, f"{summary(self.results)}, {self.seconds:.1f} s"])
+        how = "in lanes" if LANES else "without lanes"
+        return "\n".join([*wrong, f"{summary(self.results)}, {self.seconds:.1f} s, decoding {how}"])
 
 
 def unpack(folder: Path) -> None:

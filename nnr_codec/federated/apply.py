@@ -186,7 +186,9 @@ def _checked(base: Model, wanted: str | None, check: bool) -> Model:
         folded = base
     if folded is not base and identity(folded) == wanted:
         return folded
-    raise MissingReferenceError(f"the update is for the model {wanted}; this one is {found}")
+    raise MissingReferenceError(
+        f"the update is for the model {wanted}; this one is {found}; use the one that it updates"
+    )
 
 
 def _check_shape(name: str, shape: tuple[int, ...], base: Model) -> None:

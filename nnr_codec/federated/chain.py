@@ -135,7 +135,9 @@ def links(
         try:
             lineage = Lineage.parse(base_of(content, limits))
             if lineage and lineage.base.startswith(DIGEST) and lineage.base != (found := found or identity(base)):
-                raise MissingReferenceError(f"the update is for the model {lineage.base}; {names[0]} is {found}")
+                raise MissingReferenceError(
+                    f"the update is for the model {lineage.base}; {names[0]} is {found}; use the one that it updates"
+                )
             change = decoder.decode(content, progress) if lineage else content
             model = apply_update(model, change, limits=limits, progress=progress)
         except MissingReferenceError as error:

@@ -246,9 +246,11 @@ def needs_topology(name: str) -> bool:
 def check_topology(name: str, topology: Topology | None) -> None:
     """Raise FormatError, with alternatives, unless a topology has the format called ``name``."""
     module = get(name)
-    if topology is None or not isinstance(module, GraphFormat) or of_topology(topology) is not module:
+    other = of_topology(topology) if topology else None
+    if other is None or other is not module:
+        found = f"has a graph of {other.NAME}, and graphs are not converted" if other else "has none"
         raise FormatError(
-            f"the model has no {name} graph, which a model of that format requires",
+            f"a model of {name} requires a graph of {name}; this one {found}",
             hint="give one (topology=, --topology), or write a .safetensors or .npz file",
         )
 

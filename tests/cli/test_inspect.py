@@ -149,6 +149,12 @@ def test_what_could_be_read_of_a_malformed_bitstream(bitstream: Path, capsys: Ca
         assert squeezed(whole).startswith(squeezed(result.out))
 
 
+def test_bytes_of_another_kind_are_not_shown_as_units(capsys: Capture) -> None:
+    Path("text").write_bytes(b"\x00\x04\xa0\x00" + b"\x7f\xff\xa0\x00\x00")  # two of type 40; the second is cut
+    result = call(capsys, "inspect", "text")
+    assert (result.code, result.out) == (3, "")
+
+
 def test_names_are_escaped(capsys: Capture) -> None:
     nnr.encode_file({name: weights(k, (4, 5)) for k, name in enumerate(NAMES)}, "m.nnr")
     for style in ("tree", "table"):

@@ -57,7 +57,7 @@ def test_without_topology(apart: Path, capsys: Capture) -> None:
     result = call(capsys, "decode", "b.nnr", "-o", "m.nnef")
     assert result.code == 3
     assert result.err == (
-        "nnr: error: b.nnr: the model has no nnef graph, which a model of that format requires; give one (topology=, "
+        "nnr: error: b.nnr: a model of nnef requires a graph of nnef; this one has none; give one (topology=, "
         "--topology), or write a .safetensors or .npz file\n"
     )
     result = call(capsys, "decode", "w.nnr", "-o", "m.npz")

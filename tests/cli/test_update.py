@@ -131,7 +131,7 @@ def test_options(versions: Path, capsys: Capture, options: list[Any], expected: 
         (["--sparsity", 1.5], "1.5 is not in the range"),
         (["--sparsity", "nan"], "--sparsity must be a finite number, got nan"),
         (["--sbt", 1.5], "1.5 is not in the range"),
-        (["--sbt", "much"], "'much' is not a valid float"),
+        (["--sbt", "much"], "'much' is not a number"),
         (["--sbt", "nan"], "--sbt must be a number from 0 to 1, got nan"),
         (["--sbt", 0.9, "--sbt-ternary", -1], "-1.0 is not in the range"),
         (["--sbt", 0.9, "--sbt-ternary", "inf"], "inf is not in the range"),
@@ -533,14 +533,15 @@ def test_ls(versions: Path, capsys: Capture) -> None:
     base = nnr.identity("v2.npz")
     result = call(capsys, "ls", "v3.nnr")
     assert result.out.splitlines()[-1] == (
-        f"an update of {base}: differences, those of floats as bit patterns, but for tensors without the tool update"
+        f"an update of {base}: tensors with the tool update are stored as differences (of bit patterns), "
+        "the others whole"
     )
     rows = {line.split()[0]: line for line in result.out.splitlines()}
     assert "update" in rows["a.weight"]
     assert "update" not in rows["new"]
     Path("lossy.nnr").write_bytes(nnr.encode_update(model(2), model(3)))
     assert call(capsys, "ls", "lossy.nnr").out.splitlines()[-1] == (
-        f"an update of {base}: differences, but for tensors without the tool update"
+        f"an update of {base}: tensors with the tool update are stored as differences, the others whole"
     )
     nnr.encode_file("v1.npz", "whole.nnr")
     assert "update" not in call(capsys, "ls", "whole.nnr").out
@@ -582,7 +583,7 @@ def test_decode_says_that_these_are_differences(versions: Path, messages: list[s
         "to a model\n"
     )
     result = call(capsys, "decode", "v2.nnr", "-o", "out.nnef")
-    assert result.err.startswith("nnr: error: v2.nnr: the model has no nnef graph")
+    assert result.err.startswith("nnr: error: v2.nnr: a model of nnef requires a graph of nnef; this one has none")
     assert result.err.count("\n") == 1
     nnr.encode_file("v1.npz", "whole.nnr")
     assert "update" not in call(capsys, "decode", "whole.nnr", "-fo", "out.npz").err

@@ -70,7 +70,6 @@ NOT_NEEDED = {
         "nnr_codec/formats/skriptnd.py::_check_place::guard-1",
         "nnr_codec/formats/diagnosis.py::diagnose::guard-1",
         "nnr_codec/formats/safetensors/shards.py::read_index::guard-2",
-        "nnr_codec/formats/tensorflow/__init__.py::_beside::guard-1",
     },
     "channels that one rule does not lose are lost by another, or stay in a larger group": {
         "nnr_codec/topology/channels.py::_Walk.convolved::guard-1",

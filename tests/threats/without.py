@@ -23,6 +23,8 @@ from _pytest.runner import runtestprotocol
 SECONDS, BYTES = 6, 6 << 30
 #: How many cases of one test are tried without a check.
 TRIES = 3
+#: Tests that run: not those that import TensorFlow, which alone takes most of the CPU time.
+MARKS = "not slow and not tensorflow"
 
 
 class Without:
@@ -76,7 +78,7 @@ def main() -> None:
     """Run a file's tests."""
     tests, result = sys.argv[1:]
     plugin = Without()
-    options = ("--noconftest", "-p", "no:cacheprovider", "-p", "no:terminal", "-m", "not slow")
+    options = ("--noconftest", "-p", "no:cacheprovider", "-p", "no:terminal", "-m", MARKS)
     code = pytest.main([*options, "-o", "addopts=--import-mode=importlib", tests], plugins=[plugin])
     assert code == 0, code
     with open(result, "w", encoding="utf-8") as file:
