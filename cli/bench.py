@@ -44,7 +44,7 @@ Examples:
     type=click.IntRange(1, 9),
     multiple=True,
     default=(5,),
-    help="Effort from 1 (fastest) to 9 (smallest), default 5; see docs/explanation/effort.md; repeatable.",
+    help="Effort from 1 (fastest) to 9 (mostly the smallest), default 5; see docs/explanation/effort.md; repeatable.",
 )
 @click.option(
     "--peer",

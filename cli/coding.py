@@ -100,7 +100,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "effort": click.option(
         "--effort",
         type=click.IntRange(1, 9),
-        help="Effort from 1 (fastest) to 9 (smallest), default 5; see docs/explanation/effort.md.",
+        help="Effort from 1 (fastest) to 9 (mostly the smallest), default 5; see docs/explanation/effort.md.",
     ),
     "rate": click.option(
         "--rate",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -187,7 +188,9 @@ def _found(
 
 def _print_units(data: Bitstream, limits: nnr.Limits, session: nnr.Session, style: str | None) -> None:
     """Print a line for each unit."""
+    import nnr_codec as nnr
     from nnr_codec.bitstream.summary import summarise
+    from nnr_codec.formats import recognise
 
     if style == "json":
         infos = summarise(data, limits, session)
@@ -208,6 +211,10 @@ def _print_units(data: Bitstream, limits: nnr.Limits, session: nnr.Session, styl
                     bits,
                 )
             )
+    except nnr.NnrError:
+        if isinstance(data, str) and recognise(Path(data)):
+            rows.clear()  # the error says that this is a model
+        raise
     finally:
         if any(row[3] not in ("NNR_RSVD", "NNR_UNSP") for row in rows):  # else this is no bitstream
             output.table(

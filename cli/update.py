@@ -122,8 +122,8 @@ Examples:
     "--sbt",
     type=click.FloatRange(0, 1),
     metavar="R",
-    help="Stochastic binary-ternary quantization: keep this share of the parameters of each matrix as in OLD; "
-    "all others change by the same amount, up or down.",
+    help="Stochastic binary-ternary quantization: keep at least this share of the parameters of each matrix as in OLD; "
+    "the others change by the same amount, up or down.",
 )
 @click.option(
     "--sbt-ternary",

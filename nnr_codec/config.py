@@ -396,7 +396,7 @@ class EncoderConfig(TensorOptions):
             raise EncodeError(Option("target_ratio"), f" must be above 0, got {self.target_ratio}")
         if self.target_ratio is not None and self.target_ratio > 1:
             ratio = float(self.target_ratio)
-            raise EncodeError(Option("target_ratio"), f" {ratio:g} is above 1; use {ratio / 100:g} for {ratio:g} %")
+            raise EncodeError(Option("target_ratio"), f" {ratio:g} is above 1; {ratio:g} % is {ratio / 100:g}")
         _check_goals({name: getattr(self, name) for name in MODEL_GOALS}, self.exact)
         for name in ("sensitivity", "hessians"):
             if not isinstance(getattr(self, name), Mapping | None):

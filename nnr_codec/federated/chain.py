@@ -166,7 +166,7 @@ def _astray(
     before = f"the model after {names[k]}" if k else names[0]
     message = f"{names[k + 1]} is an update of {_short(wanted)}, {before} is {_short(found)}"
     if len(contents) == 1:
-        return f"{message}; use the model that it updates"
+        return f"{message}; use the model that it updates, or add the updates in between"
     leader = _leader(wanted, base, contents, names, limits)
     return f"{message}; " + (f"it follows {leader}" if leader else "none of the other updates produces that model")
 

@@ -16,6 +16,7 @@ _SUFFIXES = (".onnx", ".safetensors", ".pt", ".pth", ".ckpt", ".gguf", ".keras",
 _PYTORCH = "pytorch_model.bin"
 _GIT_LFS = b"version https://git-lfs.github.com/spec/"
 _ZIP = b"PK\3\4"
+_START = b"\0\4"  # size of an NNR_STR, whose type, 0, is in the highest 6 bits of the next byte
 _SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})(\.[a-z]+)")
 _HEAD = 512  # bytes, more than the header of the first member of an archive has
 #: Hint for a truncated file.
@@ -49,6 +50,8 @@ def diagnose(source: Path | BinaryIO) -> NoReturn:
         head = file.read(_HEAD)
         if head.startswith(_ZIP):
             raise _of_archive(file, head)
+    if head.startswith(_START) and head[2:3] < b"\4":
+        raise FormatError("an NNR bitstream, not a model", hint="decode it first")
     if isinstance(source, Path) and source.suffix == ".bin":
         graph = source.with_suffix(".xml")
         found = "" if graph.exists() else ", in the same folder"

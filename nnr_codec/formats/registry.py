@@ -248,10 +248,11 @@ def check_topology(name: str, topology: Topology | None) -> None:
     module = get(name)
     other = of_topology(topology) if topology else None
     if other is None or other is not module:
+        as_it_is = f"write {other.NAME}, " if other else ""
         found = f"has a graph of {other.NAME}, and graphs are not converted" if other else "has none"
         raise FormatError(
             f"a model of {name} requires a graph of {name}; this one {found}",
-            hint="give one (topology=, --topology), or write a .safetensors or .npz file",
+            hint=f"{as_it_is}give one (topology=, --topology), or write a .safetensors or .npz file",
         )
 
 

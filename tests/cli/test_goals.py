@@ -104,7 +104,7 @@ def test_a_ratio_in_percent(npz: Path, capsys: Capture) -> None:
         (["--max-error", "0"], "Error: --max-error must be above 0, got 0; use --lossless to keep every bit"),
         (["--max-error", "x"], "'x' is not a number"),
         (["--target-ratio", "x%"], "'x%' is not a ratio such as 0.1 or 10%"),
-        (["--target-ratio", "15"], "Error: --target-ratio 15 is above 1; use 0.15 for 15 %"),
+        (["--target-ratio", "15"], "Error: --target-ratio 15 is above 1; 15 % is 0.15"),
         (["--target-ratio", "0"], "Error: --target-ratio must be above 0, got 0.0"),
         (["--target-size", "0"], "Error: --target-size must be at least 1 byte, got 0"),
         (["--rule", "*:snr=x"], "snr must be a number, got 'x'"),

@@ -312,7 +312,10 @@ def test_the_wrong_base(versions: Path, capsys: Capture) -> None:
     result = call(capsys, "update", "apply", "v2.npz", "v2.nnr", "-o", "x.npz")
     assert result.code == 3
     message = f"nnr: error: v2.nnr is an update of {short('v1.npz')}, v2.npz is {short('v2.npz')}"
-    assert (result.out, result.err) == ("", f"{message}; use the model that it updates\n")
+    assert (result.out, result.err) == (
+        "",
+        f"{message}; use the model that it updates, or add the updates in between\n",
+    )
     assert not Path("x.npz").exists()
 
 
@@ -428,7 +431,7 @@ def test_a_tensor_that_is_gone(versions: Path, capsys: Capture) -> None:
 def test_rules_that_match_nothing(versions: Path, capsys: Capture, command: list[str]) -> None:
     result = call(capsys, *command, "d.nnr", "--rule", "a.*:exact=yes", "--rule", "b.*:exact=yes")
     assert result.code == 0
-    assert result.err.startswith("nnr: warning: rule 'b.*' matches no tensor\n")
+    assert result.err.startswith("nnr: warning: rule 'b.*' matches no tensor; a name is 'a.weight'\n")
     assert result.err.count("matches no tensor") == 1
     assert call(capsys, *command, "d.nnr", "-qf", "--rule", "b.*:exact=yes").err == ""
 

@@ -418,7 +418,7 @@ def test_a_target_of_a_tiny_model_is_not_exceeded() -> None:
         ({"target_size": 0}, "target_size must be at least 1 byte, got 0"),
         ({"target_size": 2.5e6}, "target_size must be an integer, got 2500000.0"),
         ({"target_ratio": 0.0}, "target_ratio must be above 0, got 0.0"),
-        ({"target_ratio": 15}, "target_ratio 15 is above 1; use 0.15 for 15 %"),
+        ({"target_ratio": 15}, "target_ratio 15 is above 1; 15 % is 0.15"),
         ({"target_ratio": float("inf")}, "target_ratio must be a finite number"),
         ({"fine_vectors": None}, "fine_vectors must be true or false"),
         ({"rules": [nnr.Rule("*", snr=3, quality=3)]}, "snr and quality cannot be combined|quality and snr cannot"),

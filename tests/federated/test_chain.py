@@ -143,7 +143,7 @@ def test_the_wrong_base(tmp_path: Path) -> None:
     with pytest.raises(nnr.MissingReferenceError) as caught:
         nnr.chain_updates(MODELS[0], [path])
     message = f"{path} is an update of {short(MODELS[1])}, the base is {short(MODELS[0])}"
-    assert str(caught.value) == f"{message}; use the model that it updates"
+    assert str(caught.value) == f"{message}; use the model that it updates, or add the updates in between"
 
 
 def test_the_way_back_is_a_way() -> None:

@@ -47,6 +47,17 @@ def test_a_git_lfs_pointer(tmp_path: Path, name: str) -> None:
     assert "a git-lfs pointer" in message(tmp_path)
 
 
+def test_a_bitstream_in_the_place_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(nnr.encode(TENSORS))
+    assert message(tmp_path / "m").endswith(": an NNR bitstream, not a model; decode it first")
+
+
+def test_a_model_in_the_place_of_a_bitstream(tmp_path: Path) -> None:
+    nnr.save(TENSORS, tmp_path / "m.npz")
+    with pytest.raises(FormatError, match=r"a model \(npz\), not a bitstream; use nnr encode"):
+        nnr.decode(tmp_path / "m.npz")
+
+
 def test_a_shard_that_is_a_git_lfs_pointer(tmp_path: Path) -> None:
     _, second, index = put_shards(tmp_path)
     second.write_text(POINTER)

@@ -200,7 +200,7 @@ def test_a_text_alone(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"give the folder of the model, or its main\.sknd"):
         nnr.load(tmp_path / "other.sknd")
     data = nnr.encode(write_folder(tmp_path / "m", files()), topology="external", exact=True)
-    with pytest.raises(FormatError, match="no skriptnd graph"):
+    with pytest.raises(FormatError, match="requires a graph of skriptnd"):
         nnr.decode_file(io.BytesIO(data), tmp_path / "out.sknd")
     nnr.decode_file(io.BytesIO(data), tmp_path / "out.sknd", topology=tmp_path / "other.sknd")
     assert tree(tmp_path / "out.sknd") == files()
@@ -342,7 +342,7 @@ def saved(folder: Path, tensors: dict[str, np.ndarray], **metadata: str) -> None
 
 def test_what_it_is_written_from(tmp_path: Path) -> None:
     for topology in (None, Topology("", b"<net"), Topology("nnef", MAIN)):
-        with pytest.raises(FormatError, match="no skriptnd graph"):
+        with pytest.raises(FormatError, match="requires a graph of skriptnd"):
             nnr.save(Model({"w": WEIGHT}, topology), tmp_path / "m.sknd")
     for tensors, message in (
         ({"a b": WEIGHT}, "characters"),
