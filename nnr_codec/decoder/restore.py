@@ -79,8 +79,8 @@ class Restoration:
         return type_ if self.dtype == "source" or STORED_TYPES[type_].kind != "f" else self.dtype
 
     def cast(self, info: TensorInfo) -> tuple[Cast | None, np.dtype[Any] | None]:
-        """Return function and type for a cast of a unit tensor while it is decoded; None unless it is a narrower float
-        in the model and nothing else changes."""
+        """Return function and dtype to cast a unit tensor while it is decoded; None unless only this cast to a narrower
+        type makes the model tensor."""
         record = self.side.tensors.get(self.owners.get(info.name, info.name))
         if STORED_TYPES[info.type].kind != "f" or (record and (record.code or record.repeats)):
             return None, None
