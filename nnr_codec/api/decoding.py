@@ -89,9 +89,9 @@ def decode(
         Replaces the topology of the bitstream, if any: a graph, or a model from which only the topology is used.
     out : mapping of str to ndarray or object with a buffer, optional
         Memory for some tensors, by name: writable, aligned, C-contiguous, disjoint, with the shape of the tensor and
-        the type that it has without ``out``. The result contains these arrays. A tensor tied to one of them, but not
-        in ``out``, is the same array. If decoding fails, the contents of all arrays in ``out`` are undefined. Cannot
-        be combined with ``raw``.
+        the type that it has without ``out``. A Model contains these arrays, PyTorch tensors are copies. A tensor tied
+        to one of them, but not in ``out``, is the same array. If decoding fails, the contents of all arrays in ``out``
+        are undefined. Cannot be combined with ``raw``.
 
     Returns
     -------

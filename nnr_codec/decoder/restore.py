@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..dtypes import STORED_TYPES
@@ -294,9 +295,9 @@ class Restorer:
             unit, record = self._from_displacement(unit, shape, record.code.corner), replace(record, code=None)
         if record and to_type == of_type:
             return join(record, unit, bits, shape)
-        floats: Any = _floats(record, unit, bits, shape) if record else unit
-        if floats.dtype.name == to_type:
-            return cast(Array, floats.reshape(shape))  # cast while it was decoded
+        floats: npt.NDArray[Any] = _floats(record, unit, bits, shape) if record else unit
+        if floats.dtype.name == to_type:  # already while it was decoded
+            return floats.reshape(shape)
         return cast_floats(floats.reshape(shape), STORED_TYPES[to_type].dtype)
 
     def _from_displacement(self, unit: Any, shape: tuple[int, ...], corner: int) -> Array:

@@ -166,7 +166,7 @@ class NduTask:
     def put(self, values: npt.NDArray[Any], out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
         """Cast parameters if necessary, and return them, in an output array if there is one."""
         if self.cast:
-            values = self.cast(values)
+            values = self.cast(values).reshape(values.shape)
         if out is None:
             return values
         out[...] = values
