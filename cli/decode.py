@@ -44,7 +44,7 @@ Examples:
 @click.option("--only", multiple=True, metavar="GLOB", help="Decode only the tensors whose names match; repeatable.")
 @click.option(
     "--dtype",
-    type=click.Choice(["source", "float16", "float32"]),
+    type=click.Choice(["source", "float32", "float16", "bfloat16"]),
     default="source",
     help="Type of floats: the original type (default), or one type for all; an out-of-range value is an error.",
 )

@@ -370,7 +370,7 @@ def test_lossy_types_come_back() -> None:
         }
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_floats_as_one_type(dtype: str) -> None:
     for tensors in ways(EXACT, dtype=dtype):
         assert list(tensors) == list(TYPED)
@@ -393,7 +393,7 @@ def test_values_that_the_type_cannot_hold() -> None:
             decode()
 
 
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "int8", "", None, 3])
+@pytest.mark.parametrize("dtype", ["float64", "float8_e5m2", "int8", "", None, 3])
 def test_types_that_floats_are_not_given_as(dtype: Any) -> None:
     for function in (
         lambda: nnr.decode(DATA, dtype=dtype),

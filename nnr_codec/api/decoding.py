@@ -38,6 +38,7 @@ class DecodeOptions(TypedDict, total=False):
     executor: Executor | None
     dtype: str
     topology: TopologySource | None
+    out: Mapping[str, Any] | None
 
 
 @overload
@@ -60,6 +61,7 @@ def decode(
     executor: Executor | None = None,
     dtype: str = "source",
     topology: TopologySource | None = None,
+    out: Mapping[str, Any] | None = None,
 ) -> Model | dict[str, Any]:
     """Decode an NNR bitstream.
 
@@ -84,10 +86,15 @@ def decode(
     executor : concurrent.futures.Executor, optional
         As for :func:`encode`; for a bitstream given by path, workers read the units themselves.
     dtype : str
-        ``"float32"`` or ``"float16"``: convert all floats to this type; ElementError for a finite value that it cannot
-        represent. ``"source"``: restore the original types.
+        ``"float32"``, ``"float16"`` or ``"bfloat16"`` (requires ``ml_dtypes``): round all floats to this type, ties to
+        even; ElementError for a finite value that becomes infinite. ``"source"``: restore the original types.
     topology : Topology, Model, path or binary file, optional
         Replaces the topology of the bitstream, if any: a graph, or a model from which only the topology is used.
+    out : mapping of str to ndarray or object with a buffer, optional
+        Memory for some tensors, by name: writable, aligned, C-contiguous, disjoint, with the shape of the tensor and
+        the type that it has without ``out``. A Model contains these arrays, PyTorch tensors are copies. A tensor tied
+        to one of them, but not in ``out``, is the same array. If decoding fails, the contents of all arrays in ``out``
+        are undefined. Cannot be combined with ``raw``.
 
     Returns
     -------
@@ -99,6 +106,8 @@ def decode(
 
     Raises
     ------
+    ValueError, TypeError
+        An argument is invalid; nothing is written to ``out``.
     FormatError
         The given topology is invalid, or its variables do not match the tensors of the bitstream.
     BitstreamError
@@ -122,7 +131,7 @@ def decode(
     if framework not in ("np", "pt"):
         raise ValueError(f"framework must be 'np' or 'pt', got {framework!r}")
     file = open(data, limits=limits, topology_dimensions=topology_dimensions, dtype=dtype, topology=topology)
-    model = file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor)
+    model = file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor, out=out)
     if framework == "np":
         return model
     from ..formats.pytorch.modules import to_state_dict

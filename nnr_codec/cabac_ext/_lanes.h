@@ -51,6 +51,31 @@ typedef struct {
     int64_t steps, busy; /* lanes of all steps, and those among them that were active */
 } NnrLanes;
 
+/* Return the bit pattern of a finite float rounded to bfloat16, ties to even; infinity for overflow. */
+static inline uint16_t nnr_to_bfloat16(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return (uint16_t)((bits + (bits >> 16 & 1) + 0x7FFF) >> 16);
+}
+
+/* The same for float16. */
+static inline uint16_t nnr_to_float16(float value)
+{
+    uint32_t bits, sign, small;
+    float sum;
+    memcpy(&bits, &value, 4);
+    sign = bits >> 16 & 0x8000;
+    bits &= 0x7FFFFFFF;
+    memcpy(&sum, &bits, 4);
+    sum += 0.5f; /* its last place is that of subnormal numbers of float16 */
+    memcpy(&small, &sum, 4);
+    small -= 0x3F000000;
+    /* The bias of the exponent is 112 less; from 65520 on, values round to infinity. */
+    bits = bits >= 0x477FF000 ? 0x7C00 : (bits - 0x38000000 + 0xFFF + (bits >> 13 & 1)) >> 13;
+    return (uint16_t)(sign | (value < 0x1p-14f && value > -0x1p-14f ? small : bits));
+}
+
 /* ------------------------------------------------------------------------------------------------ vector code */
 #if NNR_HAVE_AVX2 /* the compiler and the processor's family; see nnr_has_lanes */
 #define NNR_LANES_TARGET target("avx512f,avx512bw,avx512cd,avx512vl,avx512dq,avx512vbmi")

@@ -13,6 +13,8 @@ cdef extern from "_lanes.h" nogil:
         int32_t held[16384]
         int64_t steps
         int64_t busy
+    uint16_t nnr_to_bfloat16(float value)
+    uint16_t nnr_to_float16(float value)
     int nnr_has_lanes()
     uint32_t nnr_lanes_run(NnrLanes *lanes, int64_t steps)
     void nnr_lane_begin(NnrLanes *lanes, int i, const Decoder *d, const Run *r)
@@ -25,6 +27,12 @@ cdef enum:
     SLICE = 1 << 16    # steps between two checks for pending signals and cancellation
 
 cdef enum:
+    INT32 = 0
+    FLOAT32 = 1
+    FLOAT16 = 2
+    BFLOAT16 = 3
+
+cdef enum:
     WAITING = 0
     DONE = 1
     FAILED = 2
@@ -34,8 +42,8 @@ ctypedef struct Strip:
     Decoder *c
     Tensor *t
     int64_t stop              # position in coding order of the end, as Tensor.done
-    int32_t *levels           # output, or NULL
-    float *values             # output of levels times `step`, or NULL
+    char *out                 # output, of items of the type `to`
+    int to, itemsize
     float step
     Run run                   # the levels up to the next discontinuity; `n` of them are not delivered yet
     int64_t n                 # levels of the whole run
@@ -46,12 +54,18 @@ ctypedef struct Strip:
 
 cdef inline void put(Strip *s, const int32_t *levels, int64_t at, int64_t n) noexcept nogil:
     cdef int64_t i
-    cdef float *values = s.values + at
-    if s.values == NULL:
-        memcpy(s.levels + at, levels, n * sizeof(int32_t))
-        return
-    for i in range(n):
-        values[i] = <float>levels[i] * s.step
+    cdef char *out = s.out + at * s.itemsize
+    if s.to == INT32:
+        memcpy(out, levels, n * sizeof(int32_t))
+    elif s.to == FLOAT32:
+        for i in range(n):
+            (<float *>out)[i] = <float>levels[i] * s.step
+    elif s.to == FLOAT16:
+        for i in range(n):
+            (<uint16_t *>out)[i] = nnr_to_float16(<float>levels[i] * s.step)
+    else:
+        for i in range(n):
+            (<uint16_t *>out)[i] = nnr_to_bfloat16(<float>levels[i] * s.step)
 
 
 cdef inline int64_t place(const Strip *s) noexcept nogil:
@@ -89,7 +103,7 @@ cdef inline void next_row(Strip *s, int64_t width) noexcept nogil:
 cdef int next_run(Strip *s) noexcept nogil:
     """Begin the next run; return 0 if there is none."""
     cdef Tensor *t = s.t
-    cdef int64_t n, height, width, rows, at
+    cdef int64_t n, height, width, rows
     while True:
         if s.column == t.width:  # the end of a row of blocks
             s.column = 0
@@ -112,8 +126,7 @@ cdef int next_run(Strip *s) noexcept nogil:
         if rows:
             n = rows * width
             break
-        at = place(s)
-        memset(s.levels + at if s.values == NULL else <void *>(s.values + at), 0, width * sizeof(int32_t))
+        memset(s.out + place(s) * s.itemsize, 0, width * s.itemsize)
         skip_levels(t, width)
         t.done += width
         if t.block:
@@ -161,18 +174,16 @@ cdef class LaneJob:
     def __cinit__(self, LevelReader reader not None, out not None, float step=0):
         cdef Tensor *t = &reader.job.t
         cdef int64_t n = out.size
-        cdef int32_t[::1] levels
-        cdef float[::1] values
+        cdef uint8_t[::1] out_bytes = out.reshape(-1).view("u1")
         cdef Strip *s = &self.strip
         if n < 1 or t.done + n > t.height * t.width or t.error:
             raise ValueError(f"{n} levels cannot be read here")
         self.reader, self.out, self.size = reader, out, n
-        if step:
-            values = out.reshape(-1)
-            s.values = &values[0]
-        else:
-            levels = out.reshape(-1)
-            s.levels = &levels[0]
+        types = ["int32", "float32", "float16", "bfloat16"]
+        if out.dtype.name not in (types[1:] if step else types[:1]):
+            raise ValueError(f"levels cannot be read to {out.dtype} with a step of {step}")
+        s.to = types.index(out.dtype.name)
+        s.out, s.itemsize = <char *>&out_bytes[0], out.itemsize
         s.c, s.t, s.step, s.first, s.stop = &reader.decoder.c, t, step, t.done, t.done + n
         if s.stop < t.height * t.width and (not t.block or s.stop % (t.block * t.width)):
             raise ValueError(f"{n} levels do not end with a row of blocks")

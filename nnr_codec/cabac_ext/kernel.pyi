@@ -173,9 +173,10 @@ class LaneJob:
     reader : LevelReader
         Must suit lanes, see :func:`fits_lanes`. In a block scan, the levels must end with a row of blocks.
     out : ndarray
-        Receives the levels. C-contiguous int32, or float32 with ``step``.
+        Receives the levels. C-contiguous int32; with ``step``, float32, float16 or bfloat16.
     step : float
-        If not 0, receives the levels times ``step``.
+        If not 0, receives the levels times ``step``, rounded to float32, then to the type of ``out``; infinity for
+        overflow.
     """
 
     reader: LevelReader
@@ -184,9 +185,7 @@ class LaneJob:
     def done(self) -> bool:
         """True if all levels were decoded; ``reader`` is then behind them. False after any error."""
 
-    def __init__(
-        self, reader: LevelReader, out: npt.NDArray[np.int32] | npt.NDArray[np.float32], step: float = 0
-    ) -> None: ...
+    def __init__(self, reader: LevelReader, out: npt.NDArray[Any], step: float = 0) -> None: ...
 
 def has_lanes() -> bool:
     """Return whether this processor has the instructions for lanes."""

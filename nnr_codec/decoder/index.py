@@ -6,10 +6,11 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,6 +48,38 @@ def _counted(progress: Progress | None, total: int) -> Callable[[str], None] | N
         return None
     numbers = count(1)
     return lambda name: progress(name, next(numbers), total)
+
+
+def _buffers(out: Mapping[str, Any], infos: Mapping[str, TensorInfo]) -> dict[str, Array]:
+    """Return the arrays in which the caller wants tensors, after all checks."""
+    found: dict[str, Array] = {}
+    for name, value in out.items():
+        if name not in infos:
+            raise ValueError(f"out[{name!r}] is not among the decoded tensors")
+        try:
+            shared = isinstance(value, np.ndarray) or hasattr(value, "__array_interface__")
+            array = np.asanyarray(value if shared else memoryview(value))
+        except TypeError:
+            kind = type(value).__name__
+            raise TypeError(f"out[{name!r}] is a {kind}; pass a numpy array or an object with a buffer") from None
+        info = infos[name]
+        if (array.dtype, array.shape) != (info.dtype, info.shape):
+            hint = "; dtype= casts floats" if info.dtype != array.dtype else ""
+            raise ValueError(f"out[{name!r}] is {array.dtype} {array.shape}, the tensor {info.type} {info.shape}{hint}")
+        if not array.flags.carray:
+            raise ValueError(f"out[{name!r}] must be writable, C-contiguous and aligned")
+        found[name] = array
+    places = sorted((*_place(array), name) for name, array in found.items() if array.nbytes)
+    for (_, stop, one), (start, _, other) in pairwise(places):
+        if start < stop:
+            raise ValueError(f"out[{one!r}] and out[{other!r}] share memory")
+    return found
+
+
+def _place(array: Array) -> tuple[int, int]:
+    """Return the addresses of a C-contiguous array: of its first byte, and after its last byte."""
+    start = array.__array_interface__["data"][0]
+    return start, start + array.nbytes
 
 
 class NnrFile(Mapping[str, Array]):
@@ -175,6 +208,7 @@ class NnrFile(Mapping[str, Array]):
         executor: Executor | None = None,
         state: UpdateState | None = None,
         warn: bool = True,
+        out: Mapping[str, Any] | None = None,
     ) -> Model:
         """Decode all tensors, or the tensors in ``names``, with the topology, like :func:`nnr_codec.decode`.
 
@@ -185,7 +219,7 @@ class NnrFile(Mapping[str, Array]):
         names : iterable of str, optional
             Tensors to decode; other units are skipped. A partial result has no topology. With ``raw``, all Rec* tensors
             of the units of these tensors.
-        raw, allow_missing, jobs, executor
+        raw, allow_missing, jobs, executor, out
             As for :func:`nnr_codec.decode`.
         state : UpdateState, optional
             State after earlier updates; it is updated, even if decoding fails.
@@ -194,24 +228,29 @@ class NnrFile(Mapping[str, Array]):
 
         Also raises MissingReferenceError unless the bitstream follows the last bitstream of its sender in ``state``.
         """
+        if raw and out:
+            raise ValueError("raw and out cannot be combined")
         lineage = self.lineage if state is not None and names is None else None
         if state is not None and lineage:
             state.expect(lineage)
         names, groups = self._chosen(names, allow_missing, raw)
         budget, restorer = Budget(self._reader.limits), None
+        buffers = _buffers(out or {}, self.info if names is None else {name: self.info[name] for name in names})
         if not raw:
             restorer = self._parser.restorer(budget, names)
+            if buffers or self._restoration.changes:
+                groups = [self._placed(group, buffers) for group in groups]
         total = sum([len(task.parts) for group in groups for task in group.tasks]) if raw else self._count(names)
         note = _counted(progress, total)
-        # Without record, masks and selection, the unit tensors are the model tensors.
-        plain = names is None and not self._restoration.changes and not self._parser.pruning.has_masks
+        # Without record, masks, selection and buffers, the unit tensors are the model tensors.
+        plain = names is None and not self._restoration.changes and not self._parser.pruning.has_masks and not buffers
         tensors = decode_groups(
             groups,
             budget,
             first_edition=self._reading(),
             state=UpdateState() if state is None else state,
             raw=raw,
-            deliver=partial(self._deliver, restorer) if restorer and not plain else None,
+            deliver=partial(self._deliver, restorer, buffers) if restorer and not plain else None,
             note=note,
             jobs=jobs,
             executor=executor,
@@ -221,7 +260,7 @@ class NnrFile(Mapping[str, Array]):
         if restorer is None:
             pruned = [name for name in tensors if name in self._parser.pruning.dimensions]
             return Model(tensors, self._topology_for(names), pruned=pruned)
-        for name, tensor in restorer.finish():
+        for name, tensor in self._in_buffers(restorer.finish(), buffers):
             tensors[name] = tensor
             if note:
                 note(name)
@@ -346,7 +385,7 @@ class NnrFile(Mapping[str, Array]):
         restorer = self._parser.restorer(budget, [name])
         found: list[tuple[str, Array]] = []
         for part in parts:
-            found += self._deliver(restorer, part.name, part.tensor, part.label)
+            found += self._deliver(restorer, {}, part.name, part.tensor, part.label)
         return dict(found + restorer.finish())[name]
 
     def rows(self, name: str, start: int, stop: int) -> Array:
@@ -373,9 +412,41 @@ class NnrFile(Mapping[str, Array]):
         rows = group.rows(own, start, stop, budget=budget, first_edition=self._reading())
         return restorer.take(own, rows, group.label)[0][1]
 
-    def _deliver(self, restorer: Restorer, name: str, tensor: Array, label: str) -> list[tuple[str, Array]]:
+    def _deliver(
+        self, restorer: Restorer, buffers: Mapping[str, Array], name: str, tensor: Array, label: str
+    ) -> list[tuple[str, Array]]:
         """Return the model tensors that a unit tensor completes."""
-        return restorer.take(name, self._parser.pruning.apply(name, tensor), label)
+        return self._in_buffers(restorer.take(name, self._parser.pruning.apply(name, tensor), label), buffers)
+
+    def _in_buffers(
+        self, tensors: Iterable[tuple[str, Array]], buffers: Mapping[str, Array]
+    ) -> list[tuple[str, Array]]:
+        """Return tensors, in their buffers if they have any; copy those that were not decoded there."""
+        found = []
+        for name, tensor in tensors:
+            buffer = buffers.get(name)
+            if buffer is not None and _place(buffer) != _place(tensor):
+                buffer[...] = tensor
+            elif buffer is None and buffers:
+                buffer = buffers.get(self.info[name].same_as)
+            found.append((name, tensor if buffer is None else buffer))
+        return found
+
+    def _placed(self, group: Group, buffers: Mapping[str, Array]) -> Group:
+        """Return a group with type and memory of its tensor, if this is its only part and has no earlier updates."""
+        task = group.first
+        if len(group.tasks) * len(task.parts) * len(task.names) > 1 or task.header.parent_node_id_present_flag:
+            return group
+        cast, dtype = (None, None) if self._parser.pruning.has_masks else self._restoration.cast(group.infos[0])
+        owner = self._restoration.owners.get(task.names[0], task.names[0])
+        out = None
+        if owner in buffers and task.names[0] == self._restoration.parts(owner)[0]:
+            memory = buffers[owner].view(np.ndarray).reshape(-1).view(np.uint8)
+            if memory.size == group.infos[0].parameters * (dtype or task.dtype).itemsize:
+                out = memory
+        if not cast and out is None:
+            return group
+        return group._replace(tasks=(replace(task, cast=cast, cast_dtype=dtype, out=out),))
 
     def _groups_of(self, names: Iterable[str]) -> list[Group]:
         """Return the groups needed for model tensors, in bitstream order; KeyError for an unknown name."""

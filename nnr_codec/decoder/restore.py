@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..dtypes import STORED_TYPES
@@ -16,19 +18,19 @@ from ..errors import BitstreamError, ElementError, LimitError, locate
 from ..limits import Budget, Limits
 from ..model import Array
 from ..rules import Requirement
-from ..sideinfo.codes import join, join_patterns
+from ..sideinfo.codes import cast_stored, join, join_patterns
 from ..sideinfo.narrow import float32_of
 from ..sideinfo.record import DisplacementCode, RawCode, SideInfo, TensorRecord
 from ..tensor.quant import cast_floats
 from ..tensor.reduction import from_displacement
 from .info import TensorInfo
-from .task import TERM_OVERHEAD
+from .task import TERM_OVERHEAD, Cast
 
 #: Metadata key and value of updates in which integers added to a float tensor are differences of bit patterns.
 UPDATE, BITS = "nnr_codec.update", "bits"
 
 #: Values of the option ``dtype``.
-DTYPES = ("source", "float16", "float32")
+DTYPES = ("source", "float32", "float16", "bfloat16")
 
 Named = tuple[str, Array]
 
@@ -76,6 +78,20 @@ class Restoration:
     def decoded(self, type_: str) -> str:
         """Return the decoded type of a tensor with this original type."""
         return type_ if self.dtype == "source" or STORED_TYPES[type_].kind != "f" else self.dtype
+
+    def cast(self, info: TensorInfo) -> tuple[Cast | None, np.dtype[Any] | None]:
+        """Return function and dtype to cast a unit tensor while it is decoded; None unless only this cast to a narrower
+        type makes the model tensor."""
+        record = self.side.tensors.get(self.owners.get(info.name, info.name))
+        if STORED_TYPES[info.type].kind != "f" or (record and (record.code or record.repeats)):
+            return None, None
+        of_type = record.type if record else info.type
+        to = STORED_TYPES[self.decoded(of_type)]
+        if to.itemsize >= STORED_TYPES[info.type].itemsize:
+            return None, None
+        if record and to.name == of_type:
+            return partial(cast_stored, stored=to, dtype=to.dtype), to.dtype
+        return partial(cast_floats, dtype=to.dtype), to.dtype
 
     def parts(self, name: str) -> tuple[str, ...]:
         """Return the names of the unit tensors of a model tensor; none for an empty tensor."""
@@ -265,7 +281,7 @@ class Restorer:
 
     def _restored(self, record: TensorRecord | None, unit: Array, bits: Array | None) -> Array:
         dtype = self._restoration.dtype
-        if record is None and (dtype == "source" or unit.dtype.kind != "f" or unit.dtype == dtype):
+        if record is None and (dtype in ("source", unit.dtype.name) or unit.dtype.kind != "f"):
             return unit
         of_type = record.type if record else unit.dtype.name
         to_type = self._restoration.decoded(of_type)
@@ -279,7 +295,9 @@ class Restorer:
             unit, record = self._from_displacement(unit, shape, record.code.corner), replace(record, code=None)
         if record and to_type == of_type:
             return join(record, unit, bits, shape)
-        floats: Any = _floats(record, unit, bits, shape) if record else unit
+        floats: npt.NDArray[Any] = _floats(record, unit, bits, shape) if record else unit
+        if floats.dtype.name == to_type:  # already while it was decoded
+            return floats.reshape(shape)
         return cast_floats(floats.reshape(shape), STORED_TYPES[to_type].dtype)
 
     def _from_displacement(self, unit: Any, shape: tuple[int, ...], corner: int) -> Array:

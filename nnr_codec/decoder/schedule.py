@@ -235,6 +235,7 @@ def _portable(group: Group) -> Group:
             spans=tuple([span.portable() if isinstance(span, Span) else bytes(span) for span in task.spans]),
             session=replace(task.session, topology_dimensions={}, declared=None, topology=None),
             limits=limits,
+            out=None,
         )
         for task in group.tasks
     ]

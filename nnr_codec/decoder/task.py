@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,12 @@ from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import DTYPES, integers, look_up, scale, step_size, suits_all
 from .topology import Outputs
 
-#: Function that converts levels to parameters, in an output array (None: in a new array, or in the levels themselves).
-Dequantizer = Callable[[Levels, npt.NDArray[Any] | None], npt.NDArray[Any]]
+#: Function that converts levels or coded floats to parameters, in an output array (None: in a new array, or in the
+#: levels themselves).
+Dequantizer = Callable[[npt.NDArray[Any], npt.NDArray[Any] | None], npt.NDArray[Any]]
+
+#: Function that casts floats to another type.
+Cast = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 #: Overhead of one term of the product G H, in units of one multiplication.
 TERM_OVERHEAD = 2048
@@ -67,6 +71,16 @@ class NduTask:
     nbytes: int
     limits: Limits
     outputs: Outputs | None = None
+    #: Function that casts decoded floats to ``cast_dtype``, a narrower type of the tensor; None: no cast.
+    cast: Cast | None = None
+    cast_dtype: np.dtype[Any] | None = None
+    #: Memory for the only tensor of the unit: its bytes, in C order; None: new memory.
+    out: npt.NDArray[np.uint8] | None = None
+
+    def result(self, dims: Sequence[int]) -> npt.NDArray[Any]:
+        """Return memory for the only tensor of the unit, in which it has these dimensions."""
+        dtype = self.cast_dtype or self.dtype
+        return np.empty(dims, dtype) if self.out is None else self.out.view(dtype).reshape(dims)
 
     @property
     def payload(self) -> memoryview:
@@ -122,11 +136,17 @@ class NduTask:
         """
         if self.header.nnr_compressed_data_unit_payload_type == NNR_PT_INT:
             return self._integers
-        step = self._step(qp_value)
-        if not part.codebook:
-            return lambda levels, out: scale(levels, step, self.data_format, out)
-        entries, zero = codebook_array(part.codebook, self.limits), part.codebook.cb_zero_offset
-        return lambda levels, out: scale(look_up(levels, entries, zero), step, self.data_format, out)
+        step, book = self._step(qp_value), part.codebook
+        entries = codebook_array(book, self.limits) if book else None
+
+        def dequantize(levels: Levels, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+            if book and entries is not None:
+                levels = look_up(levels, entries, book.cb_zero_offset)
+            if self.cast:
+                return self.put(scale(levels, step, self.data_format), out)
+            return scale(levels, step, self.data_format, out)
+
+        return dequantize
 
     def plain_step(self, part: PayloadPart, qp_value: int) -> float:
         """Return stepSize if every parameter is its level times stepSize in float32, for all levels; otherwise 0."""
@@ -141,7 +161,12 @@ class NduTask:
         return step_size(qp_value + base, density)
 
     def _integers(self, levels: Levels, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-        values = integers(levels, self.data_format)
+        return self.put(integers(levels, self.data_format), out)
+
+    def put(self, values: npt.NDArray[Any], out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+        """Cast parameters if necessary, and return them, in an output array if there is one."""
+        if self.cast:
+            values = self.cast(values).reshape(values.shape)
         if out is None:
             return values
         out[...] = values

@@ -5,7 +5,7 @@ Clause numbers refer to ISO/IEC 15938-17:2024.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
@@ -78,6 +78,11 @@ def segments(rows: range, syntax: TensorSyntax, least: int) -> range:
     return rows[:: -(-least // together) * syntax.rows_together]
 
 
+def _shifted(dims: Sequence[int], shift: int) -> list[int]:
+    """Return the dimensions after DimensionShift()."""
+    return [*dims[1 : shift + 1], *dims[:1], *dims[shift + 1 :]]
+
+
 class _InLanes(NamedTuple):
     """Part of a payload that is decoded in lanes: its number, and its output, levels or values."""
 
@@ -88,8 +93,10 @@ class _InLanes(NamedTuple):
 
     @property
     def are_done(self) -> bool:
-        """True if all levels are decoded."""
-        return all(job.done for job in self.jobs)
+        """True if all levels are decoded, and no cast value is out of range."""
+        flat = self.out.reshape(-1)
+        parts = () if self.out.itemsize == 4 else range(0, flat.size, SEGMENT)
+        return all(job.done for job in self.jobs) and not any(np.isinf(flat[k : k + SEGMENT]).any() for k in parts)
 
 
 class _Target:
@@ -126,10 +133,8 @@ class _Target:
         self.segments = segments(rows, syntax, SEGMENT)
         self._stop = rows.stop
         self.values: npt.NDArray[Any] | None = None
-        if len(self.segments) > 1:
-            dims = [len(rows), *self._dims]
-            dims.insert(shift, dims.pop(0))
-            self.values = np.empty(dims, task.dtype)
+        if len(self.segments) > 1 or task.out is not None:
+            self.values = task.result(_shifted([len(rows), *self._dims], shift))
         self.levels = np.empty((len(rows), *self._dims), np.int32) if keep_levels else None
         self._failures: dict[int, BitstreamError] = {}
 
@@ -224,7 +229,14 @@ class UnitDecoder:
         if not fits_lanes(reader):
             return None
         step = 0.0 if self._keep_levels else task.plain_step(part, qp_value)
-        out: npt.NDArray[Any] = np.empty((len(rows), *part.dims[1:]), np.float32 if step else np.int32)
+        dims = (len(rows), *part.dims[1:])
+        out: npt.NDArray[Any]
+        if step and not self._shift:
+            out = task.result(dims)
+        elif not self._shift and task.out is not None and task.out.size == 4 * prod(dims):
+            out = task.out.view(np.int32).reshape(dims)
+        else:
+            out = np.empty(dims, np.float32 if step else np.int32)
         is_listed = self._has_lists and syntax.entry_points
         starts = segments(rows, syntax, LANE_SEGMENT) if is_listed else rows[:: len(rows)]
         readers = [reader.fork(row) if row else reader for row in starts]
@@ -362,9 +374,9 @@ class UnitDecoder:
     def _from_lanes(self, lanes: _InLanes) -> Rec | BitstreamError:
         self._decoder = lanes.jobs[-1].reader.decoder
         part, out = self._task.parts[lanes.k], lanes.out
-        if out.dtype == np.float32:
-            return Rec(part.name, part.role, dimension_shift(out, self._shift))
-        return self._rec(part, out, self._task.dequantizer(part, lanes.qp_value))
+        if out.dtype == np.int32:
+            return self._rec(part, out, self._task.dequantizer(part, lanes.qp_value))
+        return Rec(part.name, part.role, self._converted(out, self._task.put) if self._shift else out)
 
     def _recs(self) -> list[Rec]:
         recs = []
@@ -382,9 +394,10 @@ class UnitDecoder:
                 clause="6.3.4.7",
                 rule=Requirement.RAW_SIZE,
             )
-        values = cast_floats(np.frombuffer(payload, "<f4").reshape(task.dims), task.dtype)
+        floats: npt.NDArray[Any] = np.frombuffer(payload, "<f4").reshape(task.dims)
         part = task.parts[0]
-        self._found = [Rec(part.name, part.role, dimension_shift(values, task.header.first_tensor_dimension_shift))]
+        values = self._converted(floats, lambda part, out: task.put(cast_floats(part, task.dtype), out))
+        self._found = [Rec(part.name, part.role, values)]
 
     def _begin(self) -> None:
         task = self._task
@@ -425,8 +438,8 @@ class UnitDecoder:
         """Decode part k, which has at most one segment; see _Target.segment."""
         task, part = self._task, self._task.parts[k]
         qp_value = code_qp_value(self._decoder, task.header, task.session)
-        if not self._keep_levels and (step := task.plain_step(part, qp_value)):
-            floats = np.empty(part.dims, np.float32)
+        if not (self._keep_levels or task.cast) and (step := task.plain_step(part, qp_value)):
+            floats = np.empty(part.dims, np.float32) if self._shift else task.result(part.dims)
             self._decoder.scaled(self._syntaxes[k], step, floats)
             return Rec(part.name, part.role, dimension_shift(floats, self._shift))
         dequantize = task.dequantizer(part, qp_value)
@@ -437,10 +450,24 @@ class UnitDecoder:
     def _rec(self, part: PayloadPart, levels: Levels, dequantize: Dequantizer) -> Rec | BitstreamError:
         """Return a part, or the error of a level that cannot be scaled."""
         try:
-            values = dimension_shift(dequantize(levels, None), self._shift)
+            values = self._converted(levels, dequantize)
         except BitstreamError as error:
             return error
         return Rec(part.name, part.role, values, levels if self._keep_levels else None)
+
+    def _converted(self, source: npt.NDArray[Any], convert: Dequantizer) -> npt.NDArray[Any]:
+        """Return parameters made from levels or floats: in segments if the task has memory or a type for them."""
+        task, shift = self._task, self._shift
+        if task.out is None and not task.cast:
+            return dimension_shift(convert(source, None), shift)
+        values = task.result(_shifted(source.shape, shift))
+        if shift:
+            target, size = np.moveaxis(values, shift, 0), -(-SEGMENT // (source.size // len(source)))
+        else:  # `source` may be the memory of `values`
+            source, target, size = source.reshape(-1), values.reshape(-1), SEGMENT
+        for start in range(0, len(source), size):
+            convert(source[start : start + size], target[start : start + size])
+        return values
 
     def _whole(self, k: int) -> None:
         if self._syntaxes[k].size <= SEGMENT:

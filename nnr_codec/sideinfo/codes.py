@@ -118,7 +118,7 @@ def join(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int
     stored, size = record.stored, _size(shape)
     if record.code is None or isinstance(record.code, DeltaCode):
         _check_size(unit, size, shape)
-        return (_cast_floats if stored.kind == "f" else _cast_integers)(unit, stored, stored.dtype).reshape(shape)
+        return (cast_stored if stored.kind == "f" else _cast_integers)(unit, stored, stored.dtype).reshape(shape)
     return _tensor(stored, join_patterns(record, unit, bits, shape), shape)
 
 
@@ -527,14 +527,14 @@ def _cast_integers(unit: Array, stored: StoredType, dtype: np.dtype[Any]) -> Arr
     return unit.astype(dtype, order="C", copy=False)
 
 
-def _cast_floats(unit: Array, stored: StoredType, dtype: np.dtype[Any]) -> Array:
+def cast_stored(unit: Array, stored: StoredType, dtype: np.dtype[Any]) -> Array:
     """Cast floats with one rounding to float32 if the type is narrower, and one to the type."""
+    if unit.dtype == dtype:
+        return unit
     if unit.dtype.kind != "f":
         raise ElementError(
             f"the unit has {unit.dtype}; {stored.name} requires floats", rule=Requirement.SIDE_INFORMATION
         )
-    if unit.dtype == dtype:
-        return unit
     values, cast = np.ascontiguousarray(unit).reshape(-1), np.empty(unit.size, dtype)
     for chunk in _chunks(unit.size):
         part = values[chunk]

@@ -376,7 +376,7 @@ def test_diff_of_bitstreams(typed: Path, capsys: Capture) -> None:
         ("nnr encode m.npz --los", {"--lossless"}),
         ("nnr encode m.npz --no-s", {"--no-side-info"}),
         ("nnr encode --format s", {"safetensors", "skriptnd"}),
-        ("nnr decode m.nnr --dtype ", {"source", "float16", "float32"}),
+        ("nnr decode m.nnr --dtype ", {"source", "float32", "float16", "bfloat16"}),
     ],
 )
 def test_completion(words: str, expected: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
