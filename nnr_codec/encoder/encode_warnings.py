@@ -34,7 +34,7 @@ _UNCHANGED = {
 def warn_unmatched(config: EncoderConfig, names: Collection[str]) -> None:
     """Warn about rules and overrides that match none of these tensors."""
     idle = [rule.pattern for rule in config.rules if not any(fnmatchcase(name, rule.pattern) for name in names)]
-    hint = f"; a name is {next(iter(names))!r}" if names else ""
+    hint = f"; a name is {min(names)!r}" if names else ""
     _warn([(f"rule {pattern!r} matches no tensor{hint}",) for pattern in idle])
     _warn([(Option("overrides"), f" of {name!r} match no tensor") for name in config.overrides if name not in names])
 

@@ -126,7 +126,7 @@ def test_a_rule_without_tensors_is_told(npz: Path, capsys: Capture) -> None:
     result = call(capsys, "encode", npz, "-o", "x.nnr", "--rule", "conv*:qp=-20")
     assert result.code == 0
     warning, summary = result.err.splitlines(keepends=True)
-    assert warning == "nnr: warning: rule 'conv*' matches no tensor; a name is 'a.weight'\n"
+    assert warning == "nnr: warning: rule 'conv*' matches no tensor; a name is 'a.bias'\n"
     assert SUMMARY.fullmatch(summary)
     assert call(capsys, "encode", npz, "-fqo", "x.nnr", "--rule", "conv*:qp=-20").err == ""
 
