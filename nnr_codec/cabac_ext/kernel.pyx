@@ -138,6 +138,10 @@ cdef class TensorSyntax:
         return self.t.block or 1
 
     @property
+    def block_scan(self):
+        return (self.t.width, self.t.block) if self.t.block else None
+
+    @property
     def size(self):
         return self.t.height * self.t.width
 
@@ -632,64 +636,6 @@ cdef check_levels(TensorSyntax syntax, levels):
 
 
 include "_estimate.pxi"
-
-
-def coding_order(TensorSyntax syntax not None):
-    cdef Tensor *t = &syntax.t
-    cdef int64_t y, x, i, j, n = 0, block = t.block
-    order = np.arange(t.height * t.width, dtype=np.int64)
-    cdef int64_t[::1] o = order
-    if block:
-        for y in range(0, t.height, block):
-            for x in range(0, t.width, block):
-                for i in range(y, min(y + block, t.height)):
-                    for j in range(x, min(x + block, t.width)):
-                        o[n] = i * t.width + j
-                        n += 1
-    return order
-
-
-cdef copy_blocks(TensorSyntax syntax, rows, blocks, bint back):
-    """Copy items in row-major order to coding order, or back."""
-    cdef Tensor *t = &syntax.t
-    cdef int64_t y, x, i, width, size, block = t.block if t.block else max(t.height, t.width)
-    cdef Py_buffer one, other
-    cdef char *in_rows
-    cdef char *in_blocks
-    PyObject_GetBuffer(rows, &one, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if back else 0))
-    try:
-        PyObject_GetBuffer(blocks, &other, PyBUF_C_CONTIGUOUS | (0 if back else PyBUF_WRITABLE))
-        try:
-            size = one.itemsize
-            if one.len != t.height * t.width * size or other.len != one.len:
-                raise ValueError("the arrays do not have the number of parameters of the tensor")
-            in_blocks = <char *>other.buf
-            with nogil:
-                y = 0
-                while y < t.height:
-                    x = 0
-                    while x < t.width:
-                        width = min(block, t.width - x) * size
-                        for i in range(y, min(y + block, t.height)):
-                            in_rows = <char *>one.buf + (i * t.width + x) * size
-                            memcpy(in_rows if back else in_blocks, in_blocks if back else in_rows, width)
-                            in_blocks += width
-                        x += block
-                    y += block
-        finally:
-            PyBuffer_Release(&other)
-    finally:
-        PyBuffer_Release(&one)
-
-
-def to_coding_order(TensorSyntax syntax not None, values not None):
-    coded = np.empty(values.size, values.dtype)
-    copy_blocks(syntax, np.ascontiguousarray(values), coded, False)
-    return coded
-
-
-def from_coding_order(TensorSyntax syntax not None, coded not None, out not None):
-    copy_blocks(syntax, out, coded, True)
 
 
 def scale(const int32_t[::1] levels not None, float step, float[::1] out not None):
