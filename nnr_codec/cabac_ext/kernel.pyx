@@ -552,17 +552,26 @@ cdef class PayloadEncoder:
     def quant_tensor(self, TensorSyntax syntax not None, levels, side=None):
         cdef Job job = Job(syntax, check_levels(syntax, levels))
         job.set_side(side)
-        if syntax.entry_points:
-            with nogil:
-                code_head(&self.c, &job.t)
-            self._block_rows(&job.t, BlockRows(job))
+        with nogil:
+            code_head(&self.c, &job.t)
+        if syntax.entry_points and self.run_rows is not map:
+            self._append_rows(&job.t, BlockRows(job))
         else:
-            run(&self.c, &job.t)
+            self._code_rows(&job.t)
         if job.t.error:
             raise not_coded(job.t.error)
         return levels, side or job.side()
 
-    cdef _block_rows(self, Tensor *t, BlockRows rows):
+    cdef _code_rows(self, Tensor *t):
+        """Code the levels of a tensor, one row of blocks after the other."""
+        cdef int64_t begin, size = t.height * t.width, step = t.block * t.width if t.block else size
+        while t.done < size and not t.error:
+            begin = written(&self.c)
+            run_rows(&self.c, t, min(t.done + step, size))
+            if t.done < size:
+                self._meet(t.state_id, begin)
+
+    cdef _append_rows(self, Tensor *t, BlockRows rows):
         """Code the levels of a tensor with entry points: code its rows of blocks separately and append them."""
         cdef int64_t k = 0, begin = 0
         cdef BlockRow row
@@ -570,13 +579,17 @@ cdef class PayloadEncoder:
             check_cancelled()
             for row in group:
                 if k:
-                    self.met.append((written(&self.c), self.c.low & 511, rows.states[k], written(&self.c) - begin))
+                    self._meet(rows.states[k], begin)
                 begin = written(&self.c)
                 nnr_append(&self.c, &row.c)
                 t.error = t.error or row.error
                 k += 1
         if self.c.failed:
             t.error = NO_MEMORY
+
+    cdef _meet(self, int state_id, int64_t begin):
+        """Note an entry point; the previous row of blocks begins with bit `begin`."""
+        self.met.append((written(&self.c), self.c.low & 511, state_id, written(&self.c) - begin))
 
     def entry_points(self):
         cdef int64_t end, i
