@@ -229,7 +229,7 @@ class PayloadEncoder:
     """Encoder of a payload.
 
     `run` may be the `map` method of a thread pool. It then codes rows of blocks in parallel, about 2**17 parameters in
-    each task. The payload does not depend on it.
+    each task; the default codes them in place. The payload does not depend on it.
     """
 
     def __init__(self, *, run: Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]] = ...) -> None: ...
