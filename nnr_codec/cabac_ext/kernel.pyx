@@ -535,6 +535,7 @@ cdef class PayloadEncoder:
     cdef Encoder c
     cdef object run_rows
     cdef list met  # for each entry point: number of bits before it, register, stateId, and bits of the row of blocks
+    cdef bint terminated
 
     def __cinit__(self, *, run=map):
         init_encoder(&self.c)
@@ -595,9 +596,9 @@ cdef class PayloadEncoder:
         cdef int64_t end, i
         cdef uint32_t bits
         points = []
+        if not self.terminated:
+            raise ValueError("entry points are known when the payload is terminated")
         for end, register, state_id, length in self.met:
-            if end > 8 * <int64_t>self.c.n:
-                raise ValueError("entry points are known when the payload is terminated")
             bits = 0
             for i in range(end - 9, end):
                 bits = 2 * bits | (self.c.out[i >> 3] >> (7 - (i & 7)) & 1)
@@ -607,6 +608,7 @@ cdef class PayloadEncoder:
     def terminate(self):
         nnr_put_bytes(&self.c)
         encode_terminate(&self.c)
+        self.terminated = True
         if self.c.failed:
             raise not_coded(NO_MEMORY)
 
