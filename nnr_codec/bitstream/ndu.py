@@ -183,8 +183,8 @@ def coding_order(syntax: TensorSyntax) -> npt.NDArray[np.int64]:
         return order
     width, block = syntax.block_scan
     rows, columns = range(0, syntax.dims[0], block), range(0, width, block)
-    order = order.reshape(-1, width)
-    return np.concatenate([order[y : y + block, x : x + block].reshape(-1) for y in rows for x in columns])
+    matrix = order.reshape(-1, width)
+    return np.concatenate([matrix[y : y + block, x : x + block].reshape(-1) for y in rows for x in columns])
 
 
 def coded_levels(quant_param: npt.NDArray[Any], syntax: TensorSyntax) -> npt.NDArray[np.int64]:

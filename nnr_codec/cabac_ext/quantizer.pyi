@@ -146,9 +146,9 @@ def resolve(
 ) -> int:
     """Resolve dependent quantization: write QuantParam of the levels to `out` (10.2.1.5).
 
-    Both arrays have shape (n,), row-major, and may be the same array. `block_scan` is as for :func:`trellis`. `state` is
-    0 for the first levels of a tensor, and otherwise the return value of the previous call. Returns the state for the
-    next call.
+    Both arrays have shape (n,), row-major, and may be the same array. `block_scan` is as for :func:`trellis`. `state`
+    is 0 for the first levels of a tensor, and otherwise the return value of the previous call. Returns the state for
+    the next call.
     """
 
 def divisors(

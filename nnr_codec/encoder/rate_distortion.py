@@ -221,7 +221,8 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
     values: npt.NDArray[Any] = array.reshape(-1)
     is_plain = stored.name == "float32" and not plan.codebook and plan.source.divisor is None
     if syntax is not None and plan.step and is_plain:
-        found = quantizer.loss_of_levels(values, unit.reshape(-1), plan.step, plan.dq_flag, syntax.block_scan)
+        levels: Any = unit.reshape(-1)
+        found = quantizer.loss_of_levels(values, levels, plan.step, plan.dq_flag, syntax.block_scan)
         return Loss(*found, is_matrix_shape(array.shape))
     work = np.dtype("f8" if stored.itemsize == 8 else "f4")
     is_exact = bool(plan.code) or plan.payload_type == NNR_PT_INT
