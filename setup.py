@@ -32,7 +32,7 @@ EXTENSIONS = [
         "_syntax.pxi",
         "_tables.h",
     ),
-    extension("quantizer", "_dispatch.h", "_tables.h", "_trellis.h", "_values.h"),
+    extension("quantizer", "_dispatch.h", "_scan.h", "_tables.h", "_trellis.h", "_values.h"),
     extension("surgeon", "_tables.h"),
     extension("bits", "_dispatch.h", "_fields.h"),
 ]

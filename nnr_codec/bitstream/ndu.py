@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..cabac_ext.kernel import PayloadEncoder, TensorSide, TensorSyntax, coding_order
+from ..cabac_ext.kernel import PayloadEncoder, TensorSide, TensorSyntax
 from ..constants import NNR_NDU, NNR_PT_RAW_FLOAT, STATE_TRANS_TAB
 from ..errors import EncodeError, NnrError
 from ..syntax import BitCounter, BitWriter, Session, Writer
@@ -174,6 +174,17 @@ def _shaped(array: npt.NDArray[Any], part: PayloadPart) -> npt.NDArray[Any]:
     if array.shape not in (part.dims, (prod(part.dims),)):
         raise EncodeError(f"levels of shape {array.shape} are given for {part.role} of shape {part.dims}")
     return array.reshape(part.dims)
+
+
+def coding_order(syntax: TensorSyntax) -> npt.NDArray[np.int64]:
+    """Return the row-major index of each parameter in coding order: TensorIndex() and IndexToXY() (4.12)."""
+    order = np.arange(syntax.size)
+    if not syntax.block_scan:
+        return order
+    width, block = syntax.block_scan
+    rows, columns = range(0, syntax.dims[0], block), range(0, width, block)
+    matrix = order.reshape(-1, width)
+    return np.concatenate([matrix[y : y + block, x : x + block].reshape(-1) for y in rows for x in columns])
 
 
 def coded_levels(quant_param: npt.NDArray[Any], syntax: TensorSyntax) -> npt.NDArray[np.int64]:

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "_dispatch.h"
+#include "_scan.h"
 #include "_tables.h"
 
 enum {
@@ -68,7 +69,7 @@ typedef struct {
 } NnrFront;
 
 typedef struct {
-    /* input and output */
+    /* input and output, from the first value in the buffers on */
     const float *x32;
     const double *x64;
     const float *weights;
@@ -78,9 +79,8 @@ typedef struct {
     int dq, plain, unary_length;
     int64_t rate; /* cost of a bit in 2^-8 units; 0: minimize distortion only */
     /* position of the search */
-    int64_t first; /* index of the first value in the buffers */
-    int pending;   /* values in the buffers that are searched but not decided */
-    int prev;      /* level before the first of them: 0 zero, 1 negative, 2 positive */
+    int pending; /* values in the buffers that are searched but not decided */
+    int prev;    /* level before the first of them: 0 zero, 1 negative, 2 positive */
     NnrFront front;
     NnrRates rates;
     NnrCounts counts;
@@ -94,8 +94,21 @@ typedef struct {
     int32_t zero[NNR_CHUNK];
 } NnrTrellis;
 
+/* Row-major arrays of a block scan, and copies in coding order of the values in the buffers, which are searched. */
+typedef struct {
+    const float *x32, *weights;
+    const double *x64;
+    const uint8_t *groups;
+    int32_t *levels;
+    NnrScan ahead, behind; /* positions of the search, and of the decided levels */
+    float values32[NNR_ROOM], some_weights[NNR_ROOM];
+    double values64[NNR_ROOM];
+    uint8_t some_groups[NNR_ROOM];
+    int32_t some_levels[NNR_ROOM];
+} NnrWindow;
+
 /* Return the group of value i of the buffers. */
-NNR_INLINE int nnr_group(const NnrTrellis *t, int i) { return t->groups ? t->groups[t->first + i] : 0; }
+NNR_INLINE int nnr_group(const NnrTrellis *t, int i) { return t->groups ? t->groups[i] : 0; }
 
 /* ------------------------------------------------------------------------------------------------ rates */
 /* Estimate the cost of a bin 0 and a bin 1 in 2^-15 bit from counts n0 and n1; limited to the range of NNR_COST. */
@@ -251,16 +264,16 @@ NNR_INLINE void nnr_candidate(NnrTrellis *t, double x, float w, int i, int at, i
                              | (never != 0) * NNR_IS_ZERO);
 }
 
-/* Find the candidates of values i to n - 1, counted from value `from` of the tensor. */
-NNR_INLINE void nnr_candidates_plain(NnrTrellis *t, int64_t from, int i, int at, int n, int rated)
+/* Find the candidates of values i to n - 1, counted from value `at` of the buffers. */
+NNR_INLINE void nnr_candidates_plain(NnrTrellis *t, int i, int at, int n, int rated)
 {
-    const float *weights = t->weights ? t->weights + from : (const float *)0;
+    const float *weights = t->weights ? t->weights + at : (const float *)0;
     if (t->x32)
         for (; i < n; i++)
-            nnr_candidate(t, t->x32[from + i], nnr_weight(weights, i), i, at + i, rated);
+            nnr_candidate(t, t->x32[at + i], nnr_weight(weights, i), i, at + i, rated);
     else
         for (; i < n; i++)
-            nnr_candidate(t, t->x64[from + i], nnr_weight(weights, i), i, at + i, rated);
+            nnr_candidate(t, t->x64[at + i], nnr_weight(weights, i), i, at + i, rated);
 }
 
 #if NNR_HAVE_AVX2
@@ -284,7 +297,7 @@ NNR_AVX2 NNR_INLINE __m256i nnr_round_avx2(__m256 w, __m256 f)
 }
 
 /* Apply nnr_candidate() to eight values at a time; plain code handles the remaining values. */
-NNR_AVX2 NNR_INLINE void nnr_candidates_avx2(NnrTrellis *t, int64_t from, int at, int n, int rated)
+NNR_AVX2 NNR_INLINE void nnr_candidates_avx2(NnrTrellis *t, int at, int n, int rated)
 {
     const __m256d scale = _mm256_set1_pd(t->scale), sign64 = _mm256_set1_pd(-0.0);
     const __m256 two = _mm256_set1_ps(2), cap = _mm256_set1_ps((float)NNR_CAP);
@@ -297,7 +310,7 @@ NNR_AVX2 NNR_INLINE void nnr_candidates_avx2(NnrTrellis *t, int64_t from, int at
         __m128i l0, l1, u0, u1;
         __m128 f0, f1, g0, g1;
         if (t->x32) {
-            __m256 x = _mm256_loadu_ps(t->x32 + from + i);
+            __m256 x = _mm256_loadu_ps(t->x32 + at + i);
             x0 = _mm256_cvtps_pd(_mm256_castps256_ps128(x));
             x1 = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
             negative = _mm256_castps_si256(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_LT_OQ));
@@ -305,8 +318,8 @@ NNR_AVX2 NNR_INLINE void nnr_candidates_avx2(NnrTrellis *t, int64_t from, int at
         } else {
             const __m256i halves = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
             __m256i p, r;
-            x0 = _mm256_loadu_pd(t->x64 + from + i);
-            x1 = _mm256_loadu_pd(t->x64 + from + i + 4);
+            x0 = _mm256_loadu_pd(t->x64 + at + i);
+            x1 = _mm256_loadu_pd(t->x64 + at + i + 4);
             p = _mm256_castpd_si256(_mm256_cmp_pd(x0, _mm256_setzero_pd(), _CMP_LT_OQ));
             r = _mm256_castpd_si256(_mm256_cmp_pd(x1, _mm256_setzero_pd(), _CMP_LT_OQ));
             negative = _mm256_blend_epi32(_mm256_permutevar8x32_epi32(p, halves),
@@ -317,7 +330,7 @@ NNR_AVX2 NNR_INLINE void nnr_candidates_avx2(NnrTrellis *t, int64_t from, int at
                                          _mm256_permutevar8x32_epi32(r, halves), 0xf0);
         }
         if (t->weights) {
-            __m256 v = _mm256_max_ps(_mm256_loadu_ps(t->weights + from + i), _mm256_setzero_ps());
+            __m256 v = _mm256_max_ps(_mm256_loadu_ps(t->weights + at + i), _mm256_setzero_ps());
             w = _mm256_mul_ps(w, _mm256_min_ps(v, _mm256_set1_ps(NNR_MAX_WEIGHT)));
         }
         nnr_neighbours_avx2(_mm256_mul_pd(_mm256_andnot_pd(sign64, x0), scale), &l0, &u0, &f0, &g0);
@@ -381,7 +394,7 @@ NNR_AVX2 NNR_INLINE void nnr_candidates_avx2(NnrTrellis *t, int64_t from, int at
         l0 = _mm_packs_epi32(_mm256_castsi256_si128(flags), _mm256_extracti128_si256(flags, 1));
         _mm_storel_epi64((__m128i *)(t->flags + at + i), _mm_packus_epi16(l0, l0));
     }
-    nnr_candidates_plain(t, from, i, at, n, rated);
+    nnr_candidates_plain(t, i, at, n, rated);
 }
 #endif
 
@@ -520,7 +533,7 @@ NNR_INLINE void nnr_search_plain(NnrTrellis *t, int at, int n, int rated)
     int i, m;
     for (; n > 0; at += m, n -= m) {
         m = n < NNR_CHUNK ? n : NNR_CHUNK;
-        nnr_candidates_plain(t, t->first + at, 0, at, m, rated);
+        nnr_candidates_plain(t, 0, at, m, rated);
         i = nnr_careful(t, &t->front, at, m, rated);
         nnr_forward_plain(t, &t->front, i, at, m, rated);
     }
@@ -532,7 +545,7 @@ NNR_AVX2 NNR_INLINE void nnr_search_avx2(NnrTrellis *t, int at, int n, int rated
     int i, m;
     for (; n > 0; at += m, n -= m) {
         m = n < NNR_CHUNK ? n : NNR_CHUNK;
-        nnr_candidates_avx2(t, t->first + at, at, m, rated);
+        nnr_candidates_avx2(t, at, m, rated);
         i = nnr_careful(t, &t->front, at, m, rated);
         nnr_forward_avx2(t, &t->front, i, at, m, rated, grouped);
     }
@@ -568,16 +581,16 @@ NNR_INLINE void nnr_candidate_uniform(NnrTrellis *t, double x, float w, int i, i
     t->flags[at] = (uint8_t)negative;
 }
 
-NNR_INLINE void nnr_candidates_uniform(NnrTrellis *t, int64_t from, int at, int n)
+NNR_INLINE void nnr_candidates_uniform(NnrTrellis *t, int at, int n)
 {
-    const float *weights = t->weights ? t->weights + from : (const float *)0;
+    const float *weights = t->weights ? t->weights + at : (const float *)0;
     int i;
     if (t->x32)
         for (i = 0; i < n; i++)
-            nnr_candidate_uniform(t, t->x32[from + i], nnr_weight(weights, i), i, at + i);
+            nnr_candidate_uniform(t, t->x32[at + i], nnr_weight(weights, i), i, at + i);
     else
         for (i = 0; i < n; i++)
-            nnr_candidate_uniform(t, t->x64[from + i], nnr_weight(weights, i), i, at + i);
+            nnr_candidate_uniform(t, t->x64[at + i], nnr_weight(weights, i), i, at + i);
 }
 
 /* Advance by n values. cost[0] is the cost of the survivor whose last level is zero, cost[1] of the other survivor. */
@@ -606,7 +619,7 @@ static void nnr_search_uniform(NnrTrellis *t, int at, int n)
     int m;
     for (; n > 0; at += m, n -= m) {
         m = n < NNR_CHUNK ? n : NNR_CHUNK;
-        nnr_candidates_uniform(t, t->first + at, at, m);
+        nnr_candidates_uniform(t, at, m);
         nnr_forward_uniform(t, &t->front, at, m);
     }
 }
@@ -639,7 +652,7 @@ NNR_INLINE void nnr_trace(NnrTrellis *t, int s, int n, int dq, int rated)
 /* Write the levels of the first n values of the buffers, by their decided path. */
 NNR_INLINE void nnr_levels(NnrTrellis *t, int n, int dq, int rated)
 {
-    int32_t *levels = t->levels + t->first;
+    int32_t *levels = t->levels;
     const int32_t *lower = t->lower;
     const uint8_t *path = t->path, *flags = t->flags;
     int i;
@@ -658,7 +671,7 @@ NNR_INLINE void nnr_levels(NnrTrellis *t, int n, int dq, int rated)
 
 static void nnr_count(NnrTrellis *t, int n)
 {
-    const int32_t *levels = t->levels + t->first;
+    const int32_t *levels = t->levels;
     int i, prev = t->prev;
     for (i = 0; i < n; i++) {
         int32_t level = levels[i], negative = level < 0, size = negative ? -level : level;
@@ -726,7 +739,7 @@ static void nnr_commit(NnrTrellis *t, int n, int done)
             t->front.cost[s] = NNR_DEAD;
         }
     if (done) {
-        int32_t level = t->levels[t->first + done - 1];
+        int32_t level = t->levels[done - 1];
         t->prev = level == 0 ? 0 : level < 0 ? 1 : 2;
     }
     t->pending = n - done;
@@ -734,13 +747,12 @@ static void nnr_commit(NnrTrellis *t, int n, int done)
     memmove(t->flags, t->flags + done, sizeof *t->flags * (size_t)t->pending);
     memmove(t->odd, t->odd + done, sizeof *t->odd * (size_t)t->pending);
     memmove(t->nonzero, t->nonzero + done, sizeof *t->nonzero * (size_t)t->pending);
-    t->first += done;
 }
 
 static void nnr_begin(NnrTrellis *t)
 {
     int s;
-    t->first = t->pending = t->prev = 0;
+    t->pending = t->prev = 0;
     for (s = 0; s < 8; s++)
         t->front.cost[s] = s ? NNR_DEAD : 0; /* coding starts in state 0 with a preceding level of 0 */
     t->front.alive = 1;
@@ -751,8 +763,9 @@ static void nnr_begin(NnrTrellis *t)
     t->rates.magnitude[0][0] = t->rates.magnitude[1][0] = NNR_NEVER;
 }
 
-/* Search n more values `passes` times. Each pass after the first one uses the rates of the previous pass. */
-static void nnr_block(NnrTrellis *t, int n, int last, int passes)
+/* Search n more values `passes` times. Each pass after the first one uses the rates of the previous pass. Return the
+   number of levels that are decided. */
+static int nnr_block(NnrTrellis *t, int n, int last, int passes)
 {
     int total = t->pending + n, done = last ? total : total > NNR_DELAY ? total - NNR_DELAY : 0;
     NnrFront front = t->front;
@@ -763,7 +776,7 @@ static void nnr_block(NnrTrellis *t, int n, int last, int passes)
         nnr_search(t, t->pending, n);
         nnr_decide(t, total);
         if (last && !passes)
-            return;
+            return total;
         if (!t->rate)
             break;
         nnr_count(t, done);
@@ -773,5 +786,46 @@ static void nnr_block(NnrTrellis *t, int n, int last, int passes)
         nnr_fade(&t->counts, 1);
     if (!last)
         nnr_commit(t, total, done);
+    return done;
+}
+
+/* Search the arrays of `t` by a window. */
+static void nnr_open(NnrTrellis *t, NnrWindow *w, NnrScan scan)
+{
+    w->x32 = t->x32;
+    w->x64 = t->x64;
+    w->weights = t->weights;
+    w->groups = t->groups;
+    w->levels = t->levels;
+    w->ahead = w->behind = scan;
+    t->x32 = t->x32 ? w->values32 : NULL;
+    t->x64 = t->x64 ? w->values64 : NULL;
+    t->weights = t->weights ? w->some_weights : NULL;
+    t->groups = t->groups ? w->some_groups : NULL;
+    t->levels = w->some_levels;
+}
+
+/* Search the next n values; `w` is NULL without a block scan. */
+static void nnr_next(NnrTrellis *t, NnrWindow *w, int n, int last, int passes)
+{
+    int at = t->pending, done;
+    if (!w) {
+        done = nnr_block(t, n, last, passes);
+        t->x32 = t->x32 ? t->x32 + done : NULL;
+        t->x64 = t->x64 ? t->x64 + done : NULL;
+        t->weights = t->weights ? t->weights + done : NULL;
+        t->groups = t->groups ? t->groups + done : NULL;
+        t->levels += done;
+        return;
+    }
+    if (w->weights)
+        nnr_gather(w->ahead, w->weights, w->some_weights + at, n, sizeof *w->weights);
+    if (w->groups)
+        nnr_gather(w->ahead, w->groups, w->some_groups + at, n, 1);
+    w->ahead = w->x32 ? nnr_gather(w->ahead, w->x32, w->values32 + at, n, sizeof *w->x32)
+                      : nnr_gather(w->ahead, w->x64, w->values64 + at, n, sizeof *w->x64);
+    done = nnr_block(t, n, last, passes);
+    w->behind = nnr_scatter(w->behind, w->some_levels, w->levels, done);
+    memmove(w->some_groups, w->some_groups + done, (size_t)(at + n - done));
 }
 #endif

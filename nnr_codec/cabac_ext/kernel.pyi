@@ -57,6 +57,8 @@ class TensorSyntax:
     """Number of entry points: rows of blocks minus 1; 0 without a block scan."""
     rows_together: int
     """Height of a row of blocks; the last row of blocks may be lower. 1 without a block scan."""
+    block_scan: tuple[int, int] | None
+    """tensor2DWidth and the edge of blocks; None if the coding order is row-major (4.12, errata G2)."""
     entry_point_offset: int
     def __init__(
         self,
@@ -226,7 +228,7 @@ class PayloadEncoder:
     """Encoder of a payload.
 
     `run` may be the `map` method of a thread pool. It then codes rows of blocks in parallel, about 2**17 parameters in
-    each task. The payload does not depend on it.
+    each task; the default codes them in place. The payload does not depend on it.
     """
 
     def __init__(self, *, run: Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]] = ...) -> None: ...
@@ -290,15 +292,6 @@ def magnitude_bits(levels: Levels, last: int, *, sample: int = ...) -> list[floa
 
 def has_zero_rows(levels: Levels) -> bool:
     """Return True if at least one index of the first dimension has only zeros."""
-
-def coding_order(syntax: TensorSyntax) -> npt.NDArray[np.int64]:
-    """Return the row-major index of each parameter in coding order: TensorIndex() and IndexToXY() (4.12)."""
-
-def to_coding_order(syntax: TensorSyntax, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a copy of `values`, one for each parameter in row-major order, in coding order: shape (n,)."""
-
-def from_coding_order(syntax: TensorSyntax, coded: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-    """Write `coded`, shape (n,) in coding order, to `out` in row-major order. Both are C-contiguous, of one dtype."""
 
 def scale(levels: Levels, step: float, out: npt.NDArray[np.float32]) -> None:
     """Write levels times the step size to `out` (RecParam of TENSOR_FLOAT, 7.3.6). Both have shape (n,).

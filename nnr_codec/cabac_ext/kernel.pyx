@@ -138,6 +138,10 @@ cdef class TensorSyntax:
         return self.t.block or 1
 
     @property
+    def block_scan(self):
+        return (self.t.width, self.t.block) if self.t.block else None
+
+    @property
     def size(self):
         return self.t.height * self.t.width
 
@@ -531,6 +535,7 @@ cdef class PayloadEncoder:
     cdef Encoder c
     cdef object run_rows
     cdef list met  # for each entry point: number of bits before it, register, stateId, and bits of the row of blocks
+    cdef bint terminated
 
     def __cinit__(self, *, run=map):
         init_encoder(&self.c)
@@ -548,17 +553,26 @@ cdef class PayloadEncoder:
     def quant_tensor(self, TensorSyntax syntax not None, levels, side=None):
         cdef Job job = Job(syntax, check_levels(syntax, levels))
         job.set_side(side)
-        if syntax.entry_points:
-            with nogil:
-                code_head(&self.c, &job.t)
-            self._block_rows(&job.t, BlockRows(job))
+        with nogil:
+            code_head(&self.c, &job.t)
+        if syntax.entry_points and self.run_rows is not map:
+            self._append_rows(&job.t, BlockRows(job))
         else:
-            run(&self.c, &job.t)
+            self._code_rows(&job.t)
         if job.t.error:
             raise not_coded(job.t.error)
         return levels, side or job.side()
 
-    cdef _block_rows(self, Tensor *t, BlockRows rows):
+    cdef _code_rows(self, Tensor *t):
+        """Code the levels of a tensor, one row of blocks after the other."""
+        cdef int64_t begin, size = t.height * t.width, step = t.block * t.width if t.block else size
+        while t.done < size and not t.error:
+            begin = written(&self.c)
+            run_rows(&self.c, t, min(t.done + step, size))
+            if t.done < size:
+                self._meet(t.state_id, begin)
+
+    cdef _append_rows(self, Tensor *t, BlockRows rows):
         """Code the levels of a tensor with entry points: code its rows of blocks separately and append them."""
         cdef int64_t k = 0, begin = 0
         cdef BlockRow row
@@ -566,7 +580,7 @@ cdef class PayloadEncoder:
             check_cancelled()
             for row in group:
                 if k:
-                    self.met.append((written(&self.c), self.c.low & 511, rows.states[k], written(&self.c) - begin))
+                    self._meet(rows.states[k], begin)
                 begin = written(&self.c)
                 nnr_append(&self.c, &row.c)
                 t.error = t.error or row.error
@@ -574,13 +588,17 @@ cdef class PayloadEncoder:
         if self.c.failed:
             t.error = NO_MEMORY
 
+    cdef _meet(self, int state_id, int64_t begin):
+        """Note an entry point; the previous row of blocks begins with bit `begin`."""
+        self.met.append((written(&self.c), self.c.low & 511, state_id, written(&self.c) - begin))
+
     def entry_points(self):
         cdef int64_t end, i
         cdef uint32_t bits
         points = []
+        if not self.terminated:
+            raise ValueError("entry points are known when the payload is terminated")
         for end, register, state_id, length in self.met:
-            if end > 8 * <int64_t>self.c.n:
-                raise ValueError("entry points are known when the payload is terminated")
             bits = 0
             for i in range(end - 9, end):
                 bits = 2 * bits | (self.c.out[i >> 3] >> (7 - (i & 7)) & 1)
@@ -590,6 +608,7 @@ cdef class PayloadEncoder:
     def terminate(self):
         nnr_put_bytes(&self.c)
         encode_terminate(&self.c)
+        self.terminated = True
         if self.c.failed:
             raise not_coded(NO_MEMORY)
 
@@ -632,64 +651,6 @@ cdef check_levels(TensorSyntax syntax, levels):
 
 
 include "_estimate.pxi"
-
-
-def coding_order(TensorSyntax syntax not None):
-    cdef Tensor *t = &syntax.t
-    cdef int64_t y, x, i, j, n = 0, block = t.block
-    order = np.arange(t.height * t.width, dtype=np.int64)
-    cdef int64_t[::1] o = order
-    if block:
-        for y in range(0, t.height, block):
-            for x in range(0, t.width, block):
-                for i in range(y, min(y + block, t.height)):
-                    for j in range(x, min(x + block, t.width)):
-                        o[n] = i * t.width + j
-                        n += 1
-    return order
-
-
-cdef copy_blocks(TensorSyntax syntax, rows, blocks, bint back):
-    """Copy items in row-major order to coding order, or back."""
-    cdef Tensor *t = &syntax.t
-    cdef int64_t y, x, i, width, size, block = t.block if t.block else max(t.height, t.width)
-    cdef Py_buffer one, other
-    cdef char *in_rows
-    cdef char *in_blocks
-    PyObject_GetBuffer(rows, &one, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if back else 0))
-    try:
-        PyObject_GetBuffer(blocks, &other, PyBUF_C_CONTIGUOUS | (0 if back else PyBUF_WRITABLE))
-        try:
-            size = one.itemsize
-            if one.len != t.height * t.width * size or other.len != one.len:
-                raise ValueError("the arrays do not have the number of parameters of the tensor")
-            in_blocks = <char *>other.buf
-            with nogil:
-                y = 0
-                while y < t.height:
-                    x = 0
-                    while x < t.width:
-                        width = min(block, t.width - x) * size
-                        for i in range(y, min(y + block, t.height)):
-                            in_rows = <char *>one.buf + (i * t.width + x) * size
-                            memcpy(in_rows if back else in_blocks, in_blocks if back else in_rows, width)
-                            in_blocks += width
-                        x += block
-                    y += block
-        finally:
-            PyBuffer_Release(&other)
-    finally:
-        PyBuffer_Release(&one)
-
-
-def to_coding_order(TensorSyntax syntax not None, values not None):
-    coded = np.empty(values.size, values.dtype)
-    copy_blocks(syntax, np.ascontiguousarray(values), coded, False)
-    return coded
-
-
-def from_coding_order(TensorSyntax syntax not None, coded not None, out not None):
-    copy_blocks(syntax, out, coded, True)
 
 
 def scale(const int32_t[::1] levels not None, float step, float[::1] out not None):

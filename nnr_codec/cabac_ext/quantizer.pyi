@@ -31,11 +31,12 @@ def trellis(
     groups: npt.NDArray[np.uint8] | None = None,
     passes: int = 1,
     plain: bool = False,
+    block_scan: tuple[int, int] | None = None,
 ) -> None:
     """Quantize by rate-distortion optimization: search the levels with the lowest cost.
 
     The cost is sum(weights * (x - y)**2) / step**2 + rate * bits, where y are the decoded values. `_trellis.h` explains
-    the search. All arrays have shape (n,), in coding order. A value of 0 always gets level 0, which keeps the sparsity
+    the search. All arrays have shape (n,), row-major. A value of 0 always gets level 0, which keeps the sparsity
     of the tensor.
 
     Parameters
@@ -63,6 +64,8 @@ def trellis(
         before.
     plain : bool
         Do not use vector instructions.
+    block_scan : (int, int) or None
+        `TensorSyntax.block_scan`: width and edge of blocks, if the values are coded in blocks.
 
     Raises
     ------
@@ -123,19 +126,29 @@ def loss(x: Real, y: Real) -> tuple[float, float, int, int]:
     """
 
 def loss_of_levels(
-    x: npt.NDArray[np.float32], levels: npt.NDArray[np.int32], step: float, dq_flag: int
+    x: npt.NDArray[np.float32],
+    levels: npt.NDArray[np.int32],
+    step: float,
+    dq_flag: int,
+    block_scan: tuple[int, int] | None = None,
 ) -> tuple[float, float, int, int]:
     """Compare values with the float32 values that their levels decode to; returns the same numbers as :func:`loss`.
 
-    Arrays have shape (n,). If `dq_flag` is 1, `levels` are in coding order, before dependent quantization is resolved
-    (10.2.1.5).
+    Arrays have shape (n,), row-major; `block_scan` as for :func:`trellis`. If `dq_flag` is 1, dependent quantization of
+    `levels` is not resolved (10.2.1.5).
     """
 
-def resolve(levels: npt.NDArray[np.int32], out: npt.NDArray[np.int32], state: int = 0) -> int:
+def resolve(
+    levels: npt.NDArray[np.int32],
+    out: npt.NDArray[np.int32],
+    state: int = 0,
+    block_scan: tuple[int, int] | None = None,
+) -> int:
     """Resolve dependent quantization: write QuantParam of the levels to `out` (10.2.1.5).
 
-    Both arrays have shape (n,), in coding order, and may be the same array. `state` is 0 for the first levels of a
-    tensor, and otherwise the return value of the previous call. Returns the state for the next call.
+    Both arrays have shape (n,), row-major, and may be the same array. `block_scan` is as for :func:`trellis`. `state`
+    is 0 for the first levels of a tensor, and otherwise the return value of the previous call. Returns the state for
+    the next call.
     """
 
 def divisors(

@@ -7,6 +7,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.math cimport INFINITY as inf, NAN, fabs, frexp, isfinite, ldexp, rint, signbit
 from libc.stdint cimport UINT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
 
 from ..cancellation import check_cancelled
 
@@ -25,6 +26,13 @@ cdef struct Place:
     uint32_t line
     uint32_t count  # 0 marks a free place
 
+cdef extern from "_scan.h" nogil:
+    ctypedef struct NnrScan:
+        int64_t height
+        int64_t width
+        int64_t block
+    int64_t nnr_run(NnrScan *s, int64_t most, int64_t *at)
+
 cdef extern from "_trellis.h" nogil:
     enum:
         NNR_BLOCK
@@ -42,9 +50,12 @@ cdef extern from "_trellis.h" nogil:
         int plain
         int unary_length
         int64_t rate
+    ctypedef struct NnrWindow:
+        pass
     int nnr_has_avx2()
     void nnr_begin(NnrTrellis *t)
-    void nnr_block(NnrTrellis *t, int n, int last, int passes)
+    void nnr_open(NnrTrellis *t, NnrWindow *w, NnrScan scan)
+    void nnr_next(NnrTrellis *t, NnrWindow *w, int n, int last, int passes)
 
 cdef extern from "_values.h" nogil:
     int nnr_extent32(const float *x, int64_t n, double *low, double *high)
@@ -74,11 +85,26 @@ cdef extern from "_values.h" nogil:
 cdef int64_t STEP = 1 << 20  # parameters between two checks for pending signals and cancellation
 
 
+cdef NnrScan scan_of(block_scan, int64_t n) except *:
+    """Return the first position of a scan of n parameters."""
+    cdef NnrScan scan
+    memset(&scan, 0, sizeof(scan))
+    scan.height, scan.width, scan.block = 1, n, n
+    if block_scan:
+        scan.width, scan.block = block_scan
+        if scan.width < 1 or scan.block < 1 or n % scan.width:
+            raise ValueError(f"a block scan of {block_scan} for {n} parameters")
+        scan.height = n // scan.width
+    return scan
+
+
 def trellis(const real[::1] x not None, double step, int32_t[::1] levels not None, *, int dq_flag, double rate,
             int cabac_unary_length_minus1=10, const float[::1] weights=None, const uint8_t[::1] groups=None,
-            int passes=1, bint plain=False):
+            int passes=1, bint plain=False, block_scan=None):
     cdef int64_t n = x.shape[0], done = 0, m, until
+    cdef NnrScan scan = scan_of(block_scan, n)
     cdef NnrTrellis *t
+    cdef NnrWindow *w = NULL
     cdef int64_t i
     cdef uint8_t largest = 0
     if levels.shape[0] != n or (weights is not None and weights.shape[0] != n):
@@ -121,19 +147,25 @@ def trellis(const real[::1] x not None, double step, int32_t[::1] levels not Non
     t.unary_length = cabac_unary_length_minus1 + 1
     t.rate = <int64_t>rint(rate * (1 << 22))
     try:
+        if block_scan:
+            w = <NnrWindow *>malloc(sizeof(NnrWindow))
+            if w == NULL:
+                raise MemoryError
+            nnr_open(t, w, scan)
         nnr_begin(t)
         while done < n:
             until = min(n, done + STEP)
             with nogil:
                 while done < until:
                     m = min(n - done, NNR_BLOCK if done else NNR_FIRST_BLOCK)
-                    nnr_block(t, <int>m, done + m == n, passes if done else passes + 2)
+                    nnr_next(t, w, <int>m, done + m == n, passes if done else passes + 2)
                     done += m
             if done < n:
                 PyErr_CheckSignals()
                 check_cancelled()
     finally:
         free(t)
+        free(w)
 
 
 def uniform(const real[::1] x not None, double step, int32_t[::1] levels not None):
@@ -307,33 +339,49 @@ def loss(const real[::1] x not None, const real[::1] y not None):
     return found.signal, found.noise, found.nonzero, found.zeroed
 
 
-def loss_of_levels(const float[::1] x not None, const int32_t[::1] levels not None, float step, bint dq_flag):
-    cdef int64_t n = x.shape[0], start = 0, i, m
+def loss_of_levels(const float[::1] x not None, const int32_t[::1] levels not None, float step, bint dq_flag,
+                   block_scan=None):
+    cdef int64_t n = x.shape[0], done = 0, at, i, k, m, part
+    cdef NnrScan scan = scan_of(block_scan, n)
     cdef NnrLoss found = NnrLoss(0, 0, 0, 0)
     cdef int state = 0
     cdef int32_t quant_param[1024]
+    cdef float values[1024]
+    cdef const float *before
     cdef float y[1024]
     if levels.shape[0] != n:
         raise ValueError("x and levels differ in length")
     with nogil:
-        while start < n:
-            m = min(n - start, 1024)
-            if dq_flag:
-                state = nnr_resolve(&levels[start], quant_param, m, state)
+        while done < n:
+            m, k, before = min(n - done, 1024), 0, values
+            while k < m:
+                part = nnr_run(&scan, m - k, &at)
+                if dq_flag:
+                    state = nnr_resolve(&levels[at], quant_param + k, part, state)
+                else:
+                    memcpy(quant_param + k, &levels[at], part * sizeof(int32_t))
+                if part == m:
+                    before = &x[at]
+                else:
+                    memcpy(values + k, &x[at], part * sizeof(float))
+                k += part
             for i in range(m):
-                y[i] = <float>(quant_param[i] if dq_flag else levels[start + i]) * step
-            nnr_loss32(&x[start], y, m, &found)
-            start += m
+                y[i] = <float>quant_param[i] * step
+            nnr_loss32(before, y, m, &found)
+            done += m
     return found.signal, found.noise, found.nonzero, found.zeroed
 
 
-def resolve(const int32_t[::1] levels not None, int32_t[::1] out not None, int state=0):
-    cdef int64_t n = levels.shape[0]
+def resolve(const int32_t[::1] levels not None, int32_t[::1] out not None, int state=0, block_scan=None):
+    cdef int64_t n = levels.shape[0], at, m
+    cdef NnrScan scan = scan_of(block_scan, n)
     if out.shape[0] != n:
         raise ValueError("levels and out differ in length")
-    if n:
-        with nogil:
-            state = nnr_resolve(&levels[0], &out[0], n, state)
+    with nogil:
+        while n:
+            m = nnr_run(&scan, n, &at)
+            state = nnr_resolve(&levels[at], &out[at], m, state)
+            n -= m
     return state
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cabac_ext import quantizer
-from ..cabac_ext.kernel import TensorSyntax, from_coding_order, to_coding_order
+from ..cabac_ext.kernel import TensorSyntax
 from ..constants import NNR_PT_RAW_FLOAT, STATE_TRANS_TAB, DecompressedDataFormat
 from ..model import Array
 from ..sideinfo.codes import split
@@ -84,32 +84,25 @@ def _steps(
     """Return the levels for a step size, shape (n,): the nearest ones, or the ones with the lowest error and rate."""
     levels = np.empty(values.size, np.int32)
     known = plan.importance if plan.importance and plan.importance.dims == plan.dims else None
-    unary, scan_order = plan.tools.cabac_unary_length_minus1, plan.tools.scan_order
+    unary = plan.tools.cabac_unary_length_minus1
     if isinstance(one, Dependent) and one.nearest:
         levels = _nearest(values, one.step)
     elif not one.dq_flag and not one.rate and not known:
         quantizer.uniform(values, one.step, levels)
     else:
-        in_order = np.empty_like(levels) if scan_order else levels
-        given, weights = values, known.weights() if known else None
-        if scan_order:
-            given = to_coding_order(syntax, values)
-            weights = None if weights is None else to_coding_order(syntax, weights)
-            groups = None if groups is None else to_coding_order(syntax, groups)
         quantizer.trellis(
-            given,
+            values,
             one.step,
-            in_order,
+            levels,
             dq_flag=one.dq_flag,
             rate=one.rate,
             cabac_unary_length_minus1=unary,
-            weights=weights,
+            weights=known.weights() if known else None,
             groups=groups,
             passes=one.passes,
+            block_scan=syntax.block_scan,
         )
-        if scan_order:
-            from_coding_order(syntax, in_order, levels)
-    if known and not (one.dq_flag and scan_order):  # states of dependent quantization follow the block scan
+    if known and not (one.dq_flag and plan.tools.scan_order):  # states of dependent quantization follow the block scan
         known.improve(values, one.step, levels, dq_flag=one.dq_flag, rate=one.rate, cabac_unary_length_minus1=unary)
     return levels
 

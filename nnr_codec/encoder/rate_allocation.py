@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..cabac_ext import quantizer
 from ..cabac_ext.kernel import PayloadEstimator, TensorSide
 from ..config import TENSOR_GOALS, EncoderConfig
 from ..constants import NNR_PT_FLOAT
@@ -43,7 +44,7 @@ from .lossless_bound import least_bytes, lossless
 from .planning import plan_tensor
 from .prepared import Prepared, decomposed
 from .quantization import quantize
-from .rate_distortion import power, resolve, unit_syntax
+from .rate_distortion import power, unit_syntax
 from .sensitivity import check_names, importance, relative_costs
 from .tensor_tasks import Pool, TensorReader
 from .tied_tensors import tied_tensors
@@ -231,7 +232,7 @@ class Curve:
         estimator.quant_tensor(syntax, levels, TensorSide())
         flat = levels.reshape(-1)
         if plan.dq_flag:
-            resolve(flat)
+            quantizer.resolve(flat, flat)
         noise = power(some.floats.reshape(-1) - flat * plan.step)
         return self.scale * estimator.bits, self.scale * self.weight * noise
 

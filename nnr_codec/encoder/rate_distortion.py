@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cabac_ext import quantizer
-from ..cabac_ext.kernel import TensorSyntax, from_coding_order, to_coding_order
+from ..cabac_ext.kernel import TensorSyntax
 from ..compare import Loss, is_matrix_shape
 from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..dtypes import stored_type
@@ -222,9 +222,7 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
     is_plain = stored.name == "float32" and not plan.codebook and plan.source.divisor is None
     if syntax is not None and plan.step and is_plain:
         levels: Any = unit.reshape(-1)
-        if plan.tools.scan_order:
-            values, levels = to_coding_order(syntax, values), to_coding_order(syntax, levels)
-        found = quantizer.loss_of_levels(values, levels, plan.step, plan.dq_flag)
+        found = quantizer.loss_of_levels(values, levels, plan.step, plan.dq_flag, syntax.block_scan)
         return Loss(*found, is_matrix_shape(array.shape))
     work = np.dtype("f8" if stored.itemsize == 8 else "f4")
     is_exact = bool(plan.code) or plan.payload_type == NNR_PT_INT
@@ -250,10 +248,10 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
 def _decoded(plan: TensorPlan, unit: npt.NDArray[Any], syntax: TensorSyntax | None) -> Iterator[Floats]:
     """Yield the decoded values of a unit's flat levels or floats, PART at a time."""
     dtype = plan.record.stored.dtype if plan.record else DTYPES[plan.data_format]
-    state, in_rows = 0, syntax is None or not plan.tools.scan_order
-    if syntax and plan.dq_flag and not in_rows:
-        unit = unit.copy()
-        resolve(unit, syntax)
+    state, scan = 0, syntax.block_scan if syntax else None
+    if plan.dq_flag and scan:
+        levels, unit = unit, np.empty_like(unit)
+        quantizer.resolve(levels, unit, block_scan=scan)
     entries = None
     if book := plan.codebook:
         entries = entries_of(book)
@@ -262,7 +260,7 @@ def _decoded(plan: TensorPlan, unit: npt.NDArray[Any], syntax: TensorSyntax | No
         if syntax is None:
             yield part.astype(dtype, copy=False)
             continue
-        if plan.dq_flag and in_rows:
+        if plan.dq_flag and not scan:
             levels, part = part, np.empty_like(part)
             state = quantizer.resolve(levels, part, state)
         if book and entries is not None:
@@ -275,25 +273,12 @@ def quant_param(plan: TensorPlan, facts: TensorFacts) -> Levels:
     syntax = unit_syntax(plan, facts.config.profile)
     levels = quantize(plan, facts.floats, syntax).reshape(-1)
     if plan.dq_flag:
-        resolve(levels, syntax if plan.tools.scan_order else None)
+        quantizer.resolve(levels, levels, block_scan=syntax.block_scan)
     if plan.codebook:
         book = plan.codebook
         entries = entries_of(book)
         levels = look_up(levels, entries, book.cb_zero_offset)
     return levels
-
-
-def resolve(levels: Levels, syntax: TensorSyntax | None = None) -> None:
-    """Resolve dependent quantization: double levels, and subtract their sign in odd states (10.2.1.5).
-
-    ``levels`` has type int32 and shape (n,); ``syntax`` is given if the levels are coded in a block scan.
-    """
-    if syntax is None:
-        quantizer.resolve(levels, levels)
-    else:
-        in_order = to_coding_order(syntax, levels)
-        quantizer.resolve(in_order, in_order)
-        from_coding_order(syntax, in_order, levels)
 
 
 def power(values: Floats) -> float:

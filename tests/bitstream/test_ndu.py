@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnr_codec as nnr
-from nnr_codec.bitstream.ndu import coded_levels, ndu_header, write_payload
+from nnr_codec.bitstream.ndu import coded_levels, coding_order, ndu_header, write_payload
 from nnr_codec.bitstream.payload import parts, tensor_syntax
 from nnr_codec.bitstream.units import UnitReader, write_unit
-from nnr_codec.cabac_ext.kernel import TensorSide, coding_order
+from nnr_codec.cabac_ext.kernel import TensorSide, TensorSyntax
 from nnr_codec.constants import (
     NNR_CPT_BI,
     NNR_CPT_BN,
@@ -32,6 +32,7 @@ from nnr_codec.decoder.reconstruct import Rec
 from nnr_codec.decoder.state import UpdateState
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.syntax import Session
+from nnr_codec.syntax.deepcabac import index_to_xy
 from nnr_codec.syntax.structures import IntegerCodebook, NnrCompressedDataUnitHeader
 
 from ..builder import TRANSITIONS, Bitstream, codebook, ndu, update_ndu
@@ -203,6 +204,17 @@ def test_coded_levels(levels: list[tuple[int, int, int]], scan_order: int) -> No
     header = ndu("w", coded.shape, dq_flag=1, scan_order=scan_order)
     syntax = tensor_syntax(header, stream.session, parts(header, stream.session)[0])
     np.testing.assert_array_equal(coded_levels(resolved(coded, coding_order(syntax)), syntax), coded)
+
+
+@pytest.mark.parametrize("scan_order", range(5))
+def test_coding_order(scan_order: int) -> None:
+    edge = 4 << scan_order
+    for h in (1, 2, 7, 8, 9, 17, 33, 65):
+        for rest in ((), (1,), (2,), (5, 2), (9,), (17,), (4, 2, 5), (65,)):
+            w, expected = prod(rest), list(range(prod(rest) * h))
+            if scan_order:
+                expected = [y * w + x for x, y in (index_to_xy(w, h, i, edge) for i in expected)]
+            assert coding_order(TensorSyntax((h, *rest), scan_order=scan_order)).tolist() == expected
 
 
 def test_what_no_state_reaches_is_refused() -> None:

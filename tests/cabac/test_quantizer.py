@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from math import gcd, prod
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nnr_codec.bitstream.ndu import coding_order
 from nnr_codec.cabac_ext.kernel import (
     PayloadDecoder,
     PayloadEncoder,
     TensorSide,
     TensorSyntax,
     choose_shift_parameter_ids,
-    coding_order,
-    from_coding_order,
-    to_coding_order,
 )
 from nnr_codec.cabac_ext.kernel import (
     scale as multiply,
@@ -34,11 +32,12 @@ from nnr_codec.cabac_ext.quantizer import (
     loss,
     loss_of_levels,
     power,
+    resolve,
     survey,
     trellis,
     uniform,
 )
-from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB, index_to_xy
+from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB
 
 from ..shared import examples
 
@@ -268,28 +267,6 @@ def test_dependent_is_deterministic() -> None:
     assert all(np.array_equal(quantize(dependent, x, 0.3), first) for _ in range(3))
 
 
-# ------------------------------------------------------------------------------------------------ order
-@pytest.mark.parametrize("scan_order", range(5))
-def test_coding_order(scan_order: int) -> None:
-    edge = 4 << scan_order
-    for h in (1, 2, 7, 8, 9, 17, 33, 65):
-        for rest in ((), (1,), (2,), (5, 2), (9,), (17,), (4, 2, 5), (65,)):
-            s, w = TensorSyntax((h, *rest), scan_order=scan_order), prod(rest)
-            expected = list(range(w * h))
-            if scan_order:
-                xy = (index_to_xy(w, h, i, edge) for i in range(w * h))
-                expected = [y * w + x for x, y in xy]
-            order = coding_order(s)
-            assert order.dtype == np.int64
-            assert order.tolist() == expected
-            for dtype in ("u1", "f4", "f8"):
-                values, back = np.arange(w * h).astype(dtype), np.empty(w * h, dtype)
-                coded = to_coding_order(s, values)
-                assert coded.tolist() == values[order].tolist()
-                from_coding_order(s, coded, back)
-                assert back.tolist() == values.tolist()
-
-
 # ------------------------------------------------------------------------------------------------ products
 @pytest.mark.parametrize("step", [0.0073, 2.0**-140, 3e28])
 def test_products_are_rounded_twice(step: float) -> None:
@@ -359,6 +336,28 @@ def test_loss_of_levels_is_the_loss_of_their_values(n: int, dq_flag: int) -> Non
     assert found[2:] == expected[2:]
     with pytest.raises(ValueError, match="differ in length"):
         loss_of_levels(x, np.zeros(n + 1, np.int32), 1.0, dq_flag)
+
+
+@pytest.mark.parametrize("shape", [(7, 9), (70, 45), (33, 2000)])
+def test_block_scans_do_not_change_what_levels_in_coding_order_mean(shape: tuple[int, int]) -> None:
+    syntax = TensorSyntax(shape, scan_order=2)
+    order = coding_order(syntax)
+    rng = np.random.default_rng(6)
+    x, levels = rng.standard_normal(order.size, np.float32), rng.integers(-4, 5, order.size, np.int32)
+    found, expected = np.empty_like(levels), np.empty_like(levels)
+    state = resolve(levels, found, 3, syntax.block_scan)
+    assert resolve(levels[order], expected, 3) == state
+    assert np.array_equal(found[order], expected)
+    for dq_flag in (0, 1):
+        loss_in_order = loss_of_levels(x[order], levels[order], 0.3, dq_flag)
+        assert loss_of_levels(x, levels, 0.3, dq_flag, syntax.block_scan) == loss_in_order
+
+
+@pytest.mark.parametrize("block_scan", [(3, 8), (0, 8), (-1, 8), (2, 0)])
+def test_a_block_scan_needs_a_matrix(block_scan: tuple[int, int]) -> None:
+    levels = np.zeros(4, np.int32)
+    with pytest.raises(ValueError, match="block scan of"):
+        resolve(levels, levels, block_scan=block_scan)
 
 
 @each_type

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from nnr_codec.bitstream.ndu import coding_order
 from nnr_codec.cabac_ext.kernel import PayloadEncoder, TensorSide, TensorSyntax
 from nnr_codec.cabac_ext.quantizer import trellis
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB
@@ -302,6 +303,21 @@ def test_extreme_values(dtype: Any, dq_flag: int, rate: float) -> None:
     levels = quantized(quantize(np.tile(beyond, 9), dq_flag=dq_flag, rate=rate), dq_flag)
     assert np.abs(np.abs(levels) - 2.0**30).max() <= 4
     assert (levels[:5] > 0).tolist() == [True, True, False, True, False]
+
+
+@each_type
+@each_quantizer
+@pytest.mark.parametrize("shape", [(5, 9), (67, 403)])
+def test_a_block_scan_is_a_search_in_coding_order(shape: tuple[int, int], dq_flag: int, dtype: Any) -> None:
+    syntax = TensorSyntax(shape, scan_order=1)
+    order, rng = coding_order(syntax), np.random.default_rng(9)
+    x = rng.normal(0, 2, order.size).astype(dtype)
+    weights, groups = rng.random(order.size, np.float32), rng.integers(0, 3, order.size, np.uint8)
+    for extra in ({}, {"weights": weights}, {"groups": groups}):
+        in_order = {key: array[order] for key, array in extra.items()}
+        expected = quantize(x[order], dq_flag=dq_flag, rate=0.3, passes=2, **in_order)
+        found = quantize(x, dq_flag=dq_flag, rate=0.3, passes=2, block_scan=syntax.block_scan, **extra)
+        assert np.array_equal(found[order], expected)
 
 
 def test_arguments() -> None:

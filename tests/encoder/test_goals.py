@@ -11,10 +11,12 @@ import numpy.typing as npt
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.cabac_ext.kernel import TensorSyntax, coding_order
+from nnr_codec.bitstream.ndu import coding_order
+from nnr_codec.cabac_ext import quantizer
+from nnr_codec.cabac_ext.kernel import TensorSyntax
 from nnr_codec.encoder.facts import tensor_facts
 from nnr_codec.encoder.goals import LEAST_QP, excerpt, qp_of, with_density
-from nnr_codec.encoder.rate_distortion import distortion, power, resolve
+from nnr_codec.encoder.rate_distortion import distortion, power
 from nnr_codec.model import Array, Block
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB
 from nnr_codec.tensor.quant import step_size
@@ -71,14 +73,14 @@ def test_resolving_follows_the_states(scan_order: int) -> None:
         expected[index] = 2 * level - (state & 1) * np.sign(level)
         state = STATE_TRANS_TAB[state][level & 1]
     found = levels.reshape(-1).copy()
-    resolve(found, syntax if scan_order else None)
+    quantizer.resolve(found, found, block_scan=syntax.block_scan)
     assert np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3])
 def test_resolving_a_few(size: int) -> None:
     levels = np.ones(size, "i4")
-    resolve(levels)
+    quantizer.resolve(levels, levels)
     assert levels.tolist() == [2, 2, 1][:size]  # states 0, 2, 3
 
 
