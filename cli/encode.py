@@ -206,7 +206,11 @@ def encode(
     for place in [] if dry_run else places:
         params.check_bitstream_name(place)
     if known is not None:
-        data = data_of(nnr.load(known, format="npz", limits=limits))
+        try:
+            data = data_of(nnr.load(known, format="npz", limits=limits))
+        except nnr.FormatError as error:
+            error.add_note("--sensitivity requires an .npz file (docs/guides/data-aware.md)")
+            raise
         with coding.usage_errors():
             config = replace(config, **data)
     for k, (model, place, stream) in enumerate(zip(models, places, streams, strict=True)):

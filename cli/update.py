@@ -185,6 +185,8 @@ def encode(
         raise click.UsageError("--structured requires --sparsity")
     if sparsity is not None and math.isnan(sparsity):
         raise click.UsageError("--sparsity must be a finite number, got nan")
+    if sparsity is not None and (lossless or preset == LOSSLESS):
+        printer.warning("--sparsity changes NEW; --lossless keeps every bit of what remains")
     with coding.usage_errors():
         binary_ternary_of(sbt, sbt_ternary, config)
     if dry_run and (check or reports):

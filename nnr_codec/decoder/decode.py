@@ -233,7 +233,7 @@ class BitstreamParser:
             self._start(unit)
         elif not self.started:
             raise ElementError(
-                "the bitstream does not start with an NNR_STR",
+                "not an NNR bitstream: it does not begin with a start unit, NNR_STR",
                 clause="6.2.3",
                 unit=unit.label(),
                 rule=Requirement.START_UNIT,

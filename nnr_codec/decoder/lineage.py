@@ -96,7 +96,8 @@ class Lineage(NamedTuple):
             return
         have = f"the last decoded one is {last.number} ({last.token})" if last else "none was decoded"
         raise MissingReferenceError(
-            f"{who} continues number {self.number - 1}, identified by {self.token}, which is not known: {have}"
+            f"{who} continues number {self.number - 1}, identified by {self.token}, which is not known: {have}; "
+            "give the earlier updates first, in order"
         )
 
 

@@ -131,8 +131,8 @@ def encode_update(
         before, after, settings = fold(before), fold(after), replace(settings, fold_batchnorm=False)
     if missing := [name for name in before.tensors if name not in after.tensors]:
         raise EncodeError(
-            f"tensor {missing[0]!r} of the base model is missing, but an update cannot remove tensors;"
-            " encode the whole model",
+            f"tensor {missing[0]!r} of the base model is missing in the new one; an update cannot remove or rename "
+            "tensors; use a base with the same names, or encode the whole model",
             tensor=missing[0],
         )
     warn_unmatched(settings, after.tensors)

@@ -117,7 +117,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     (
         "update encode v.npz --base digits.nnef -o x.nnr",
         3,
-        "tensor 'conv1/weight' of the base model is missing, but an update",
+        "tensor 'conv1/weight' of the base model is missing in the new one; an update",
     ),
     (
         "update encode v.npz --base w.npz -o x.nnr --preset lossless --sbt 0.5",

@@ -34,9 +34,9 @@ def test_a_bitstream_may_hold_no_tensor() -> None:
 
 def test_it_starts_with_nnr_str() -> None:
     stream = one()
-    refused(b"".join(stream.units[1:]), nnr.ElementError, "does not start with an NNR_STR", unit="unit 0 (NNR_MPS)")
+    refused(b"".join(stream.units[1:]), nnr.ElementError, "does not begin with a start unit", unit="unit 0 (NNR_MPS)")
     refused(
-        stream.units[1] + stream.units[0], nnr.ElementError, "does not start with an NNR_STR", unit="unit 0 (NNR_MPS)"
+        stream.units[1] + stream.units[0], nnr.ElementError, "does not begin with a start unit", unit="unit 0 (NNR_MPS)"
     )
 
 
@@ -79,7 +79,7 @@ def test_reserved_and_unspecified_units_are_skipped(kind: int, payload: bytes) -
     other = Bitstream().unit(NnrUnitHeader(nnr_unit_type=kind), payload).data
     for at in range(1, 4):
         assert nnr.decode(b"".join([*stream.units[:at], other, *stream.units[at:]]))["w"].tolist() == [3, -4]
-    refused(other + stream.data, nnr.ElementError, "does not start with an NNR_STR", unit="unit 0 (NNR_")
+    refused(other + stream.data, nnr.ElementError, "does not begin with a start unit", unit="unit 0 (NNR_")
 
 
 # ------------------------------------------------------------------------------------------------ sizes
