@@ -205,7 +205,7 @@ def model(name: str, *, limits: nnr.Limits, or_bitstream: bool = False, **option
         return nnr.load(data, limits=limits, **options)
     except nnr.FormatError as error:
         try:
-            with nnr.open(b"" if data is not name and not or_bitstream else data, limits=limits) as file:
+            with nnr.NnrFile(b"" if data is not name and not or_bitstream else data, limits) as file:
                 is_update = file.is_update
         except (nnr.NnrError, OSError) as unreadable:
             if not name.lower().endswith(".nnr"):
