@@ -300,7 +300,7 @@ def fast_scan_order(dims: Sequence[int]) -> int | None:
     2 * FAST_ROW parameters.
     """
     size, order = prod(dims), 4
-    width = size // dims[0] if dims else 0
+    width = prod(dims[1:])
     if size < FAST_SIZE or 64 * width < FAST_ROW:
         return None
     while order > 1 and dims[0] < 16 * (4 << order) and width * (2 << order) >= 2 * FAST_ROW:

@@ -263,6 +263,7 @@ def test_profiles(profile: int) -> None:
         ((70000, 1), None),
         ((30000, 255), None),  # rows of blocks would be too small
         ((1, 70000), None),
+        ((0, 2), None),
     ],
 )
 def test_the_scan_order_for_fast_decoding_follows_from_size_and_rows(
