@@ -236,7 +236,7 @@ def write_payload(
     """Write the units of any payload; parameters and errors as for :func:`write_ndu`."""
     data = memoryview(payload)
     if pieces < 1:
-        raise EncodeError(f"a payload cannot be split into {pieces} units (6.4.3.1)")
+        raise EncodeError(f"pieces must be at least 1, got {pieces} (6.4.3.1)")
     if max_unit_size is not None:
         pieces = max(pieces, _pieces(header, len(data), session, max_unit_size))
     if pieces == 1:

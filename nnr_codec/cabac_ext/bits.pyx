@@ -93,14 +93,14 @@ cdef same_length(int64_t patterns, int64_t levels):
 
 cdef int64_t row_length(int64_t levels, int64_t rows) except -1:
     if rows < 1 or levels % rows:
-        raise ValueError("the levels do not make so many rows")
+        raise ValueError(f"{levels} levels cannot be divided into {rows} rows")
     return levels // rows
 
 
 cdef NnrFloats floats_of(int bits, int shift, uint64_t pivot, int holes, bint unsigned, int zeros) except *:
     cdef NnrFloats f
     if not 0 <= zeros <= shift < bits or not 0 <= holes <= 2 or pivot > nnr_ones(bits - 1) >> shift:
-        raise ValueError("the patterns have no such bits")
+        raise ValueError(f"invalid bits: {bits}, shift {shift}, zeros {zeros}, pivot {pivot}, holes {holes}")
     f.sign, f.shift, f.zeros, f.pivot, f.holes, f.signs = bits - 1, shift, zeros, pivot, holes, not unsigned
     return f
 

@@ -103,7 +103,7 @@ cdef class TensorSyntax:
         cdef int64_t i, total = 0, n = self.entry_points
         cdef EntryPoint *p
         if given.shape[1] != 3 or not 0 <= offset <= given.shape[0] - n:
-            raise ValueError(f"entry_point_list has no three numbers for each of {n} entry points from {offset} on")
+            raise ValueError(f"entry_point_list must have 3 columns, and {n} rows from row {offset} on")
         self.listed = <EntryPoint *>malloc(n * sizeof(EntryPoint))
         if self.listed == NULL:
             raise MemoryError
@@ -126,7 +126,7 @@ cdef class TensorSyntax:
     def with_unary_length(self, int cabac_unary_length_minus1):
         cdef TensorSyntax other = TensorSyntax.__new__(TensorSyntax)
         if not 0 <= cabac_unary_length_minus1 <= 255:
-            raise ValueError("cabac_unary_length_minus1 is out of range")
+            raise ValueError(f"cabac_unary_length_minus1 must be 0 to 255, got {cabac_unary_length_minus1}")
         other.t = self.t
         other.t.unary_length = cabac_unary_length_minus1 + 1
         other.t.listed = NULL

@@ -262,6 +262,7 @@ def glance(const real[:] x not None, double inverse):
 def count_distinct(const wide_t[:] items not None):
     cdef int64_t i, n = items.shape[0], found = 0
     cdef int bits = 1, ones = 0  # all bits set: nnr_add has no place for this item
+    cdef uint64_t item
     cdef uint64_t *seen
     while (<int64_t>1 << bits) < 2 * n:
         bits += 1
@@ -270,10 +271,11 @@ def count_distinct(const wide_t[:] items not None):
         raise MemoryError
     with nogil:
         for i in range(n):
-            if <uint64_t>items[i] == UINT64_MAX:
+            item = items[i]
+            if item == UINT64_MAX:
                 ones = 1
             else:
-                found += nnr_add(seen, bits, items[i])
+                found += nnr_add(seen, bits, item)
     free(seen)
     return found + ones
 

@@ -466,9 +466,9 @@ def surgeon(const real[:, ::1] x not None, double step, int32_t[:, ::1] levels n
     if pivots.shape[0] != n or unit.shape[0] != n or unit.shape[1] != n:
         raise ValueError("the factor does not fit the columns")
     if not 0 <= cabac_unary_length_minus1 < UNARY:
-        raise ValueError("cabac_unary_length_minus1 is outside 0..255")
+        raise ValueError(f"cabac_unary_length_minus1 must be 0 to 255, got {cabac_unary_length_minus1}")
     if not 0 <= rate < inf:
-        raise ValueError(f"a rate of {rate}")
+        raise ValueError(f"rate must be finite and at least 0, got {rate}")
     if height == 0 or n == 0:
         return
     per = max(1, BLOCK // n)

@@ -52,6 +52,8 @@ def _counted(progress: Progress | None, total: int) -> Callable[[str], None] | N
 
 def _buffers(out: Mapping[str, Any], infos: Mapping[str, TensorInfo]) -> dict[str, Array]:
     """Return the arrays in which the caller wants tensors, after all checks."""
+    if not isinstance(out, Mapping):
+        raise TypeError(f"out must map names to arrays, got {type(out).__name__}")
     found: dict[str, Array] = {}
     for name, value in out.items():
         if name not in infos:
@@ -228,14 +230,16 @@ class NnrFile(Mapping[str, Array]):
 
         Also raises MissingReferenceError unless the bitstream follows the last bitstream of its sender in ``state``.
         """
-        if raw and out:
+        if raw and out is not None:
             raise ValueError("raw and out cannot be combined")
         lineage = self.lineage if state is not None and names is None else None
         if state is not None and lineage:
             state.expect(lineage)
         names, groups = self._chosen(names, allow_missing, raw)
         budget, restorer = Budget(self._reader.limits), None
-        buffers = _buffers(out or {}, self.info if names is None else {name: self.info[name] for name in names})
+        buffers = _buffers(
+            {} if out is None else out, self.info if names is None else {name: self.info[name] for name in names}
+        )
         if not raw:
             restorer = self._parser.restorer(budget, names)
             if buffers or self._restoration.changes:

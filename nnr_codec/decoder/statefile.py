@@ -149,7 +149,7 @@ class _Reader:
             raise FormatError(f"the state file has version {version}; only version {VERSION} is supported")
         keep_digests = self.number(_U32)
         if keep_digests > 1:
-            raise self.damaged(f"keep_digests {keep_digests}")
+            raise self.damaged(f"keep_digests {keep_digests}, expected 0 or 1")
         state = UpdateState(keep_digests=bool(keep_digests))
         for _ in range(self.count(_I64.size)):
             device = self.number(_I64)

@@ -287,8 +287,8 @@ def test_no_room_for_a_header(max_unit_size: int) -> None:
         (ndu("w", [2], node_id_present_flag=1), [[1, 2]], {}, "device_id"),
         (ndu("w", [2], kind=NNR_PT_RAW_FLOAT), [[1e39, 2]], {}, "exceed the range of float32"),
         (ndu("w", [2]), [[1, 2]], {"pieces": 256}, "partial_data_counter"),
-        (ndu("w", [2]), [[1, 2]], {"pieces": 0}, "cannot be split into 0 units"),
-        (ndu("w", [2]), [[1, 2]], {"pieces": -1}, "cannot be split into -1 units"),
+        (ndu("w", [2]), [[1, 2]], {"pieces": 0}, "pieces must be at least 1, got 0"),
+        (ndu("w", [2]), [[1, 2]], {"pieces": -1}, "pieces must be at least 1, got -1"),
         (ndu("w", [2]), [[1, 2]], {"co_loc": [np.zeros(3, np.int32)]}, "another number"),
     ],
 )

@@ -58,7 +58,7 @@ class Prune:
         within("prune(ratio)", self.ratio, 0, 1)
         within("prune(sparsity)", self.sparsity, 0, 1)
         if self.scope not in SCOPES:
-            raise EncodeError(Option("reduce"), f": prune(scope={self.scope}): choose from {', '.join(SCOPES)}")
+            raise EncodeError(Option("reduce"), f": prune has no scope {self.scope!r}; choose from {', '.join(SCOPES)}")
 
     def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`~.tool.ReductionTool`. Raises EncodeError without a graph that lists channels."""

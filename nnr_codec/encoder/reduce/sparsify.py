@@ -80,7 +80,9 @@ class Sparsify:
                     Option("reduce"), f": sparsify has no {option} {value!r}; choose from {', '.join(known)}"
                 )
         if self.threshold is not None and (self.ratio is not None or self.method not in METHODS[:2]):
-            raise EncodeError(Option("reduce"), ": a threshold of sparsify cannot be combined with a ratio or blocks")
+            raise EncodeError(
+                Option("reduce"), ": sparsify(threshold) requires method statistics or magnitude, without a ratio"
+            )
         if (self.block or self.superblock) and self.method != "micro":
             raise EncodeError(Option("reduce"), ": block and superblock require sparsify(method=micro)")
         block, superblock = self._blocks

@@ -108,8 +108,8 @@ class Unify:
         if not found:
             raise EncodeError(
                 Option("reduce"),
-                f": of the tensors {self.tensors!r}, none has finite values and more than one in a block "
-                f"of {self.block}",
+                f": no tensor that matches {self.tensors!r} has finite values and more than one value in a block of "
+                f"{self.block}; choose another block or other tensors",
             )
         return found
 

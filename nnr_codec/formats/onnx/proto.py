@@ -266,5 +266,5 @@ def once(seen: dict[int, Field], found: Field) -> None:
     if found.number in seen:
         raise FormatError(f"field {found.number} at byte {found.start} occurs twice")
     if found.wire != LENGTH:
-        raise FormatError(f"field {found.number} at byte {found.start} has wire type {found.wire}")
+        raise FormatError(f"field {found.number} at byte {found.start} has wire type {found.wire}, expected {LENGTH}")
     seen[found.number] = found

@@ -116,7 +116,7 @@ def read_legacy(file: BinaryIO, limits: Limits) -> tuple[object, dict[str, tuple
     content = read_pickle(data, machine.end, budget)
     keys = read_pickle(data, content.end, budget)
     if version.value != 1001 or type(keys.value) is not PickledContainer or keys.value.kind != "list":
-        raise FormatError("the file has no version 1001, or no list of storages")
+        raise FormatError("the file must have version 1001 and a list of storages")
     places: dict[str, tuple[int, int]] = {}
     at = keys.end
     for key in keys.value:
