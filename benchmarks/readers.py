@@ -346,7 +346,7 @@ def tables(lines: Iterable[dict[str, Any]]) -> Iterator[str]:
         yield row(f"{MUTANTS} damaged files: read", *(one.pop("accepted", 0) for one in found))
         failed = [{what: count for what, count in one.items() if re.match("crash|hang|memory", what)} for one in found]
         refused = [Counter(one) - Counter(bad) for one, bad in zip(found, failed, strict=True)]
-        yield row("refused by exceptions", *(f"{one.total()} ({', '.join(one)})" for one in refused))
+        yield row("rejected by exceptions", *(f"{one.total()} ({', '.join(one)})" for one in refused))
         yield row("crash, hang, memory", *(", ".join(f"{k}: {n}" for k, n in bad.items()) or 0 for bad in failed))
         for what in both[0]["promises"]:
             yield row(what, *(one["promises"][what].replace("accepted", "read") for one in both))

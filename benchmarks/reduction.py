@@ -170,7 +170,7 @@ def smallest(attempt: Attempt, network: Network, most: float) -> Row | None:
 
 
 def rows(network: Network, wanted: str = "*") -> Iterator[Row]:
-    """Two for each tool, quantization alone first: an amount at the default step, and the smallest that does.
+    """Two for each tool, quantization alone first: an amount at the default step, and the smallest that meets the need.
 
     ``wanted`` is a pattern of names of tools.
     """
@@ -317,7 +317,7 @@ def _tuned(
     score = _accuracy(base, lambda decoded: _assigned(make(), decoded.tensors))
 
     def plain() -> Iterator[Attempt]:
-        yield Attempt(model(digits.train(copy.deepcopy(base), EPOCHS, RATE)), told="trained on")
+        yield Attempt(model(digits.train(copy.deepcopy(base), EPOCHS, RATE)), told="trained further")
 
     yield "quantization alone", plain()
 
@@ -437,7 +437,7 @@ def table(found: list[Row]) -> str:
             shown = {row["tool"]: row for row in mine if row["tuned"] == tuned and row["fixed"]}
             out += [
                 f"| {'with fine-tuning' if tuned else ''} | at the default step | bytes | {measured} "
-                f"| smallest that does | bytes | | {measured} |",
+                f"| smallest that meets the requirement | bytes | | {measured} |",
                 "|---|---|---|---|---|---|---|---|",
             ]
             for row in smallest:
@@ -451,8 +451,8 @@ def table(found: list[Row]) -> str:
 def _cells(row: Row, share: str | None = None) -> str:
     """What was done, the bytes, their share and what was measured."""
     if row["bytes"] is None:
-        return "none does | | | "
-    steps, more = (*re.split(", (?=.* loss$)|(?=trained on)", row["done"]), "")[:2]
+        return "none meets it | | | "
+    steps, more = (*re.split(", (?=.* loss$)|(?=trained further)", row["done"]), "")[:2]
     done = [f"`{steps}`" if steps else "", more]
     done += [f"quality {row['quality']}"] if "quality" in row else []
     if "accuracy" in row:

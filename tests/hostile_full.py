@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 file=sys.stderr,
                 flush=True,
             )
-    print(f"{len(chosen)} bitstreams, {total.size:,} bytes; refused as they are: {', '.join(refused) or 'none'}")
+    print(f"{len(chosen)} bitstreams, {total.size:,} bytes; rejected as they are: {', '.join(refused) or 'none'}")
     cuts, flips = total.cuts, total.flips
     for what, tally in (("cuts", cuts), ("flips", flips)):
         print(f"\n{what}: {tally.total:,}; slowest {tally.slowest:.3f} s ({tally.slowest_input})")
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("\nof whole units, and nothing says incomplete")
     for why, count in cuts.whole.most_common():
         _row(why, count)
-    print("\n| syntax element | refused | violation | warning | note | other | same |")
+    print("\n| syntax element | rejected | violation | warning | note | other | same |")
     for element in sorted(flips.elements, key=lambda element: -_silent(flips.elements[element])):
         outcomes = flips.elements[element]
         told = [outcomes[what] for what in (*FLAGGED, *reversed(SILENT))]

@@ -138,13 +138,13 @@ class NnrAggregateUnitHeader(Structure):
 
 
 class NnrUnitHeader(Structure):
-    """nnr_unit_header(), 6.3.3.1; ``detail`` is the header of the unit's own type."""
+    """nnr_unit_header(), 6.3.3.1. The type-specific header follows."""
 
     nnr_unit_type: int  #: Table 3
     independently_decodable_flag: int = inferred(1)  #: 0: one of several parts
     partial_data_counter_present_flag: int = inferred(0)  #: partial_data_counter is present
     partial_data_counter: int = inferred(0)  #: counts down to 1, 0: complete
-    detail: Structure = absent()
+    detail: Structure = absent()  # the type-specific header
 
     @property
     def part(self) -> int:
@@ -153,7 +153,7 @@ class NnrUnitHeader(Structure):
 
 
 class SparsificationPerformanceMap(Structure):
-    """sparsification_performance_map(), 6.3.4.3; loops run count - 1 times (errata I16)."""
+    """sparsification_performance_map(), 6.3.4.3. Loops run count - 1 times (errata I16)."""
 
     spm_count_thresholds: int  #: number of thresholds
     sparsification_threshold: list[float] = inferred([])  #: threshold applied to the weights
