@@ -242,7 +242,10 @@ class PeerError(Exception):
 
 
 class Peer:
-    """NNCodec in its own process, created by :func:`peer`; MissingDependencyError if the process ended."""
+    """NNCodec in its own process, created by :func:`peer`.
+
+    Its methods raise MissingDependencyError if the process ended.
+    """
 
     def __init__(self, process: subprocess.Popen[str], log: BinaryIO, folder: Path) -> None:
         self._process, self._log = process, log
@@ -250,21 +253,27 @@ class Peer:
         self.name = f"NNCodec {self._answer()['version']}"
 
     def encode(self, tensors: Tensors, options: Mapping[str, Any], *, timed: bool = False) -> tuple[bytes, Any]:
-        """Return the bitstream, and the CPU seconds if timed; PeerError for a model that NNCodec cannot code."""
+        """Return the bitstream, and the CPU seconds if timed. Raise PeerError for a model that NNCodec cannot code."""
         np.savez(self._arrays, *tensors.values())  # numbered, because archive members cannot have arbitrary names
         where = {"from": str(self._arrays), "names": list(tensors), "to": str(self._data)}
         answer = self.ask("encode", options=options, timed=timed, **where)
         return self._data.read_bytes(), answer["seconds"]
 
     def decode(self, data: bytes, *, timed: bool = False) -> tuple[Tensors, Any]:
-        """Return the tensors, and the CPU seconds if timed; PeerError for a bitstream that NNCodec cannot decode."""
+        """Return the tensors, and the CPU seconds if timed.
+
+        Raises PeerError for a bitstream that NNCodec cannot decode.
+        """
         self._data.write_bytes(data)
         answer = self.ask("decode", timed=timed, **{"from": str(self._data), "to": str(self._arrays)})
         with np.load(self._arrays) as file:
             return {name: file[f"arr_{k}"] for k, name in enumerate(answer["names"])}, answer["seconds"]
 
     def ask(self, verb: str, **request: Any) -> dict[str, Any]:
-        """Return the answer to a request of :mod:`nnr_cli.nncodec_worker`; PeerError if NNCodec raised an error."""
+        """Return the answer to a request of :mod:`nnr_cli.nncodec_worker`.
+
+        Raises PeerError if NNCodec raised an error.
+        """
         request["do"] = verb
         assert self._process.stdin
         try:

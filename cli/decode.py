@@ -194,7 +194,7 @@ def _decode(
 
 
 def _matching(file: nnr.NnrFile, globs: tuple[str, ...]) -> list[str]:
-    """Return the matching tensor names; UsageError for a glob without a match."""
+    """Return the matching tensor names. Raise UsageError for a glob without a match."""
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in file):
             raise click.UsageError(f"--only {glob!r} matches no tensor")

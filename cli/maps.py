@@ -83,7 +83,7 @@ class Request:
 def checked(
     maps: Maps, evaluate: str | None, metric: str | None, config: nnr.EncoderConfig, dry_run: bool
 ) -> Request | None:
-    """Return the requested measurement, or None; UsageError for options that do not match."""
+    """Return the requested measurement, or None. Raise UsageError for options that do not match."""
     if bool(maps) != (evaluate is not None):
         raise click.UsageError("--map and --evaluate require each other")
     if metric is not None and not maps:
@@ -126,7 +126,7 @@ class Evaluation:
     printer: output.Printer
 
     def __call__(self, model: nnr.Model) -> tuple[float, list[float | None]]:
-        """Return accuracy, and accuracies of classes; EncodeError if the command fails or prints no accuracy."""
+        """Return accuracy, and accuracies of classes. Raise EncodeError if the command fails or prints no accuracy."""
         import nnr_codec as nnr
 
         with tempfile.TemporaryDirectory(prefix="nnr-") as folder:
@@ -220,7 +220,7 @@ class Point:
 
 
 def point_of(file: nnr.NnrFile, sparsify: float | None, prune: float | None) -> Point | None:
-    """Return the requested point; UsageError if the bitstream's map does not have it."""
+    """Return the requested point. Raise UsageError if the bitstream's map does not have it."""
     from nnr_codec import Step
 
     if sparsify is not None and prune is not None:

@@ -87,7 +87,7 @@ def decode(
         As for :func:`encode`; for a bitstream given by path, workers read the units themselves.
     dtype : str
         ``"float32"``, ``"float16"`` or ``"bfloat16"`` (requires ``ml_dtypes``): round all floats to this type, ties to
-        even; ElementError for a finite value that becomes infinite. ``"source"``: restore the original types.
+        even. A finite value that becomes infinite raises ElementError. ``"source"``: restore the original types.
     topology : Topology, Model, path or binary file, optional
         Replaces the topology of the bitstream, if any: a graph, or a model from which only the topology is used.
     out : mapping of str to ndarray or object with a buffer, optional

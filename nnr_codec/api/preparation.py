@@ -40,7 +40,7 @@ def with_all_amounts(model: Model, config: EncoderConfig) -> EncoderConfig:
 
 
 def prepared_model(model: Model, config: EncoderConfig, reports: list[StepReport] | None = None) -> Prepared:
-    """Return the model in the form that is coded; FormatError for a graph whose variables have no tensors.
+    """Return the model in the form that is coded. Raise FormatError for a graph whose variables have no tensors.
 
     The effect of each step of ``config.reduce`` is appended to ``reports``, if given.
     """

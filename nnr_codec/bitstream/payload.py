@@ -179,7 +179,10 @@ def code_qp_value(coder: PayloadCoder, header: NnrCompressedDataUnitHeader, sess
 
 
 def quantization(session: Session) -> tuple[int, int]:
-    """Return QpDensity and QuantizationParameter; ElementError if no active parameter set has them (errata F4)."""
+    """Return QpDensity and QuantizationParameter.
+
+    Raises ElementError if no active parameter set has them (errata F4).
+    """
     active = session.quantization
     if active is None:
         raise ElementError(
@@ -191,7 +194,10 @@ def quantization(session: Session) -> tuple[int, int]:
 
 
 def codebook_array(codebook: IntegerCodebook, limits: Limits) -> npt.NDArray[np.int32]:
-    """Return the codebook entries, shape (codebook_size,); ElementError if CbZeroOffset or an entry is out of range."""
+    """Return the codebook entries, shape (codebook_size,).
+
+    Raises ElementError if CbZeroOffset or an entry is out of range.
+    """
     size, zero = codebook.codebook_size, codebook.cb_zero_offset
     limits.check("max_codebook", size, "codebook_size")
     if not 0 <= zero < size:

@@ -45,7 +45,7 @@ class _ClassMask:
     class_accuracies: Numbers
 
     def by_class(self, classes: int) -> dict[int, float]:
-        """Return the accuracies by class index; ElementError if the mask does not match them or ``classes``.
+        """Return the accuracies by class index. Raise ElementError if the mask does not match them or ``classes``.
 
         The most significant bit stands for the first of the network's ``classes``. Their number is a parameter because
         the bitstream does not contain it and codes the mask without leading zeros.
@@ -122,7 +122,7 @@ class _Map:
 
     @classmethod
     def of(cls, structure: Structure) -> Self:
-        """Return the map of a structure; ElementError if its count is 0 (6.4.4.3) or does not match its lists."""
+        """Return the map of a structure. Raise ElementError if its count is 0 (6.4.4.3) or does not match its lists."""
         count = getattr(structure, cls._count)
         if count < 1:
             raise ElementError(f"{cls._count} is 0, but must be greater", clause="6.4.4.3", rule=Requirement.MAP_COUNTS)
@@ -207,7 +207,10 @@ class PerformanceMaps:
 
     @classmethod
     def of(cls, payload: NnrModelParameterSetUnitPayload | NnrLayerParameterSetUnitPayload | None) -> PerformanceMaps:
-        """Return the maps of a model or layer parameter set, no maps for None; ElementError as for the maps."""
+        """Return the maps of a model or layer parameter set, no maps for None.
+
+        Raises ElementError for an invalid map.
+        """
         tables: dict[str, Any] = {
             name: kind.of(getattr(payload, name)) for name, kind in MAPS.items() if payload and name in payload
         }
@@ -281,7 +284,7 @@ class Performance:
 
     @classmethod
     def of(cls, payload: NnrModelParameterSetUnitPayload | None) -> Performance:
-        """Return the statements of a model parameter set, empty for None; ElementError as for the maps."""
+        """Return the statements of a model parameter set, empty for None. Raise ElementError for an invalid map."""
         if payload is None:
             return cls()
         optional = ("base_model_id", "performance_metric_type", "validation_set_performance")

@@ -157,7 +157,7 @@ class FileSource:
         self.size = max(file.seek(0, os.SEEK_END) - self._start, 0)
 
     def view(self, start: int, stop: int) -> memoryview:
-        """See Source; TruncatedError if the file was shortened."""
+        """See Source. Raise TruncatedError if the file was shortened."""
         parts, left = [], stop - start
         while left > 0:
             part = self._part(self._start + stop - left, left)

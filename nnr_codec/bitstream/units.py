@@ -486,7 +486,7 @@ def with_size(body: Sequence[bytes | memoryview], *, long_size: bool = False) ->
 
 @lru_cache(maxsize=1 << 12)
 def _unit_size(length: int, long_size: bool) -> bytes:
-    """Return nnr_unit_size() of a unit with ``length`` further bytes; WriteError if the size exceeds 31 bits."""
+    """Return nnr_unit_size() of a unit with ``length`` further bytes. Raise WriteError if the size exceeds 31 bits."""
     long_size = long_size or length + 2 > 0x7FFF
     size = NnrUnitSize(nnr_unit_size_flag=int(long_size), nnr_unit_size=length + 2 + 2 * long_size)
     if size.nnr_unit_size > 0x7FFFFFFF:

@@ -106,4 +106,4 @@ def count_patterns(patterns: Patterns, shift: int, counts: npt.NDArray[np.int64]
     """
 
 def look_up(patterns: Patterns, table: Levels, levels: Levels) -> None:
-    """Write the entry of `table` for each pattern of 8 or 16 bits; ValueError if an entry is -2**31."""
+    """Write the entry of `table` for each pattern of 8 or 16 bits. Raise ValueError if an entry is -2**31."""

@@ -154,8 +154,8 @@ class LevelReader:
         """Fill `levels`, int32 of shape (n,), with the next n values of QuantParam.
 
         In a block scan, n levels must end with a row of blocks; the entry point that follows is then checked. Raises
-        ValueError if n levels cannot be read here, or if an earlier call raised; PayloadError and ElementError as
-        PayloadDecoder.
+        ValueError if n levels cannot be read here, or if an earlier call raised. Raises PayloadError and ElementError
+        as PayloadDecoder does.
         """
 
     def fork(self, row: int) -> LevelReader:

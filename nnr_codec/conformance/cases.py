@@ -232,7 +232,7 @@ def _case(path: Path, root: Path) -> Case:
 
 
 def _field(facts: Any, name: str, kind: type, *default: Any) -> Any:
-    """Return a field of an object, which must have exactly this type; FormatError if it is absent without a default."""
+    """Return a field of an object. Raise FormatError if it has another type, or is absent without a default."""
     if not isinstance(facts, dict):
         raise FormatError(f"expected an object with {name}, got {type(facts).__name__}")
     if name not in facts and default:

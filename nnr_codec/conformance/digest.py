@@ -95,7 +95,7 @@ class TensorDigest:
 
     @classmethod
     def read(cls, entry: Any) -> TensorDigest:
-        """Parse an entry of a JSON file, which may have other fields; FormatError if it is invalid."""
+        """Parse an entry of a JSON file, which may have other fields. Raise FormatError if the entry is invalid."""
         try:
             read = cls(entry["name"], entry["dtype"], tuple(entry["shape"]), entry["sha256"])
             texts = all(isinstance(text, str) for text in (read.name, read.dtype, read.sha256))

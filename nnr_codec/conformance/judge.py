@@ -238,7 +238,7 @@ class Command:
         self.peak: int | None = None
 
     def __call__(self, case: Case) -> Iterator[Decoded]:
-        """Decode the last bitstream of a case; EndedError if the command cannot do that."""
+        """Decode the last bitstream of a case. Raise EndedError if the command cannot decode it."""
         *before, last = case.streams
         self.peak = None
         if before and "{inputs}" not in self._words:

@@ -98,7 +98,7 @@ class Worker:
             self._scratch.cleanup()
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Return the process, started if necessary; OSError if that fails."""
+        """Return the process, started if necessary. Raise OSError if it cannot be started."""
         if self._process is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="nnr-conformance-", ignore_cleanup_errors=True)
             self._process = process = subprocess.Popen(

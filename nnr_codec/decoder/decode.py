@@ -519,14 +519,14 @@ class BitstreamParser:
         return task
 
     def _add_key(self, key: tuple[int, int], unit: Unit, names: list[str]) -> None:
-        """Register the key of a parameter; ElementError if it is not unique."""
+        """Register the key of a parameter. Raise ElementError if it is not unique."""
         if key in self._keys and not (self._g and key == node_key(self._g.header)):
             why = f"device_id and parameter_id {key} occur twice in one bitstream"
             raise ElementError(why, clause="6.4.3.7", unit=unit.label(names), rule=Requirement.UNIQUE_PARAMETERS)
         self._keys.add(key)
 
     def _add_name(self, name: str) -> None:
-        """Register the name of a tensor; ElementError if it is not unique."""
+        """Register the name of a tensor. Raise ElementError if it is not unique."""
         if name in self.names:
             raise ElementError(
                 f"{name!r} occurs twice; topology element ids must be unique",

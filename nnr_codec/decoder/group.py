@@ -116,7 +116,7 @@ class Group(NamedTuple):
         name : str
             Name of a tensor of the group.
         start, stop : int
-            Indices on the first coded axis, 0 <= start <= stop <= its extent; IndexError otherwise.
+            Indices on the first coded axis, 0 <= start <= stop <= its extent. Other values raise IndexError.
         budget, first_edition
             As for :meth:`decode`.
 
@@ -139,7 +139,7 @@ class Group(NamedTuple):
         return np.take(whole, np.arange(start, stop), axis=axis)
 
     def references(self, state: UpdateState) -> References:
-        """Return the reference of each unit; MissingReferenceError if a required earlier update is missing."""
+        """Return the reference of each unit. Raise MissingReferenceError if a required earlier update is missing."""
         return [self._reference(task, state) for task in self.tasks]
 
     def _reference(self, task: NduTask, state: UpdateState) -> Reference | None:

@@ -453,7 +453,7 @@ class NnrFile(Mapping[str, Array]):
         return group._replace(tasks=(replace(task, cast=cast, cast_dtype=dtype, out=out),))
 
     def _groups_of(self, names: Iterable[str]) -> list[Group]:
-        """Return the groups needed for model tensors, in bitstream order; KeyError for an unknown name."""
+        """Return the groups needed for model tensors, in bitstream order. Raise KeyError for an unknown name."""
         self._open()
         parts = (part for name in names for part in self._restoration.parts(self.info[name].name))
         chosen = {id(group): group for group in map(self._group_of.__getitem__, parts)}

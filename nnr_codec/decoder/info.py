@@ -80,7 +80,7 @@ class TensorInfo(NamedTuple):
 
 
 def describe(tasks: Sequence[NduTask]) -> tuple[TensorInfo, ...]:
-    """Return information on the tensors of a group of units; ElementError if they cannot be separated."""
+    """Return information on the tensors of a group of units. Raise ElementError if they cannot be separated."""
     try:
         return _infos(tasks)
     except BitstreamError as error:

@@ -192,7 +192,7 @@ def _placed(tensors: Mapping[str, TensorRecord], names: Iterable[str]) -> list[t
 
 
 def _check_unit(record: TensorRecord, info: TensorInfo) -> None:
-    """Check the unit of a tensor; ElementError if it contradicts the record."""
+    """Check the unit of a tensor. Raise ElementError if it contradicts the record."""
     count, is_float = prod(_shape(record, info)), STORED_TYPES[info.type].kind == "f"
     if record.repeats is not None:
         count -= record.repeats.copied

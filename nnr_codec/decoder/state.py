@@ -224,7 +224,7 @@ class UpdateState:
         sender.nodes[parameter] = node
 
     def remember(self, device: Device, schema: Schema, limits: Limits) -> None:
-        """Replace the tensors of the bitstreams of a device; LimitError as for :meth:`put`."""
+        """Replace the tensors of the bitstreams of a device. Raise LimitError as :meth:`put` does."""
         sender = self._write(device, limits)
         self._grow(sender, _weight(schema) - _weight(sender.schema), limits)
         sender.schema = dict(schema)
@@ -250,11 +250,11 @@ class UpdateState:
         self.begin()
 
     def follow(self, lineage: Lineage, token: str, limits: Limits) -> None:
-        """Record a decoded bitstream and the token of the next one; LimitError as for :meth:`put`."""
+        """Record a decoded bitstream and the token of the next one. Raise LimitError as :meth:`put` does."""
         self.place(lineage.device_id, Position(lineage.number, token), limits)
 
     def place(self, device: int, position: Position, limits: Limits) -> None:
-        """Set the position of the last bitstream of a device; LimitError as for :meth:`put`."""
+        """Set the position of the last bitstream of a device. Raise LimitError as :meth:`put` does."""
         self._write(device, limits).position = position
 
     def forget(self, device_id: Device) -> None:

@@ -137,7 +137,7 @@ def _dims(shape: Sequence[int]) -> bytes:
 
 # ------------------------------------------------------------------------------------------------ reading
 class _Reader:
-    """Reader of a state file; FormatError for any deviation from the output of :func:`save_state`."""
+    """Reader of a state file. Any deviation from the output of :func:`save_state` raises FormatError."""
 
     def __init__(self, data: memoryview, limits: Limits) -> None:
         self.data, self.limits, self.position = data, limits, 0

@@ -33,7 +33,10 @@ TERM_OVERHEAD = 2048
 
 
 def data_format(header: NnrCompressedDataUnitHeader, session: Session) -> DecompressedDataFormat:
-    """Return the decoded format of a unit (7.2); ElementError if it contradicts the profile or the payload type."""
+    """Return the decoded format of a unit (7.2).
+
+    Raises ElementError if it contradicts the profile or the payload type.
+    """
     is_int = header.nnr_compressed_data_unit_payload_type == NNR_PT_INT
     if not header.nnr_decompressed_data_format_present_flag:
         return DecompressedDataFormat.TENSOR_INT32 if is_int else DecompressedDataFormat.TENSOR_FLOAT32

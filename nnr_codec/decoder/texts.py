@@ -163,7 +163,7 @@ class DeclaredShapes:
 def inflate(data: bytes, budget: Budget, limit: str, what: str) -> bytes:
     """Inflate data within the remaining budget of a limit.
 
-    Raises ElementError if the data is damaged, truncated or followed by other bytes; LimitError beyond the limit.
+    Raises ElementError if the data is damaged, truncated or followed by other bytes, and LimitError beyond the limit.
     """
     room: int = getattr(budget.limits, limit) - budget.spent.get(limit, 0)
     inflater = zlib.decompressobj()

@@ -151,7 +151,7 @@ def _row(kind: str, point: float, model: Model, prepared: Prepared, score: objec
 
 
 def _accuracies(score: Any) -> tuple[float, tuple[float | None, ...]]:
-    """Return accuracy and accuracies of classes as float32; EncodeError for anything else."""
+    """Return accuracy and accuracies of classes as float32. Raise EncodeError for an invalid score."""
     try:
         accuracy, classes = (score, ()) if _is_number(score) else score
         return _rounded(accuracy), tuple(None if one is None else _rounded(one) for one in classes)
@@ -163,7 +163,7 @@ def _accuracies(score: Any) -> tuple[float, tuple[float | None, ...]]:
 
 
 def _rounded(value: Any) -> float:
-    """Return a number rounded to float32; ValueError or TypeError if it is not a number or not finite."""
+    """Return a number rounded to float32. Raise ValueError or TypeError if it is not a number or not finite."""
     if not _is_number(value):
         raise TypeError
     with np.errstate(over="ignore"):

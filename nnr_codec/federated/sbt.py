@@ -109,7 +109,7 @@ def stepped(
 
 
 def binary_ternary_of(sbt: float | None, sbt_ternary: float | None, config: EncoderConfig) -> BinaryTernary | None:
-    """Return the quantization of two options, or None; EncodeError for invalid or ineffective values."""
+    """Return the quantization of two options, or None. Raise EncodeError for invalid or ineffective values."""
     for name, part in (("sbt", sbt), ("sbt_ternary", sbt_ternary)):
         if part is not None and not _is_part(part):
             raise EncodeError(Option(name), f" must be a number from 0 to 1, got {part!r}")

@@ -375,9 +375,14 @@ class UpdateEncoder:
         whole : mapping of str to ndarray, optional
             Tensors of any type that replace tensors of the base.
         performance : Performance, optional
-            Statements about the updated model (6.4.4.3).
+            Performance metrics of the updated model (6.4.4.3).
         jobs, executor
             As for :func:`nnr_codec.encode`.
+
+        Returns
+        -------
+        bytes
+            The bitstream of the update.
 
         Raises
         ------
@@ -525,7 +530,7 @@ class UpdateEncoder:
 
 
 def _settings(function: Callable[..., Any], config: EncoderConfig | None, options: EncoderOptions) -> EncoderConfig:
-    """Return the options for updates; EncodeError for options that do not apply to updates."""
+    """Return the options for updates. Raise EncodeError for options that do not apply to updates."""
     settings = configured(function, config, options, "update")
     if settings.profile == 0:
         raise EncodeError(Option("profile"), " 0 does not support updates (6.3.3.7); use ", Option("profile"), " 1")

@@ -211,7 +211,10 @@ def topology_of(source: TopologySource | None, *, limits: Limits | None = None) 
 
 
 def fill(file: BinaryIO | io.BufferedIOBase, array: Array, what: str) -> None:
-    """Read the bytes of an array from the current position; FormatError, prefixed with ``what``, at an early end."""
+    """Read the bytes of an array from the current position.
+
+    Raises FormatError, prefixed with ``what``, if the file ends early.
+    """
     source, target = cast(io.BufferedIOBase, file), array.reshape(-1).view("u1").data
     while target:
         # In parts, because some file objects read into their own buffer first.

@@ -72,7 +72,7 @@ def as_metadata(format: str, name: str, data: bytes) -> tuple[str, str]:
 
 
 def from_metadata(format: str, metadata: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the files of a model by name; FormatError if a file or its name is invalid."""
+    """Return the files of a model by name. Raise FormatError if a file or its name is invalid."""
     found: dict[str, bytes] = {}
     for kind, encoding in ((_TEXT, "utf-8"), (_BYTES, "latin-1")):
         prefix = f"{format}:{kind}:"
@@ -91,7 +91,7 @@ def from_metadata(format: str, metadata: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def files(folder: Path, limits: Limits) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder by name, in order; FormatError for links and special files."""
+    """Yield the files below a folder by name, in order. Raise FormatError for links and special files."""
     count = 0
     for directory, folders, names in os.walk(folder):
         folders.sort()
@@ -129,7 +129,7 @@ def located(model: Path, name: str, what: str) -> Path:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Yield an open companion file; FormatError if it is now a link or not a regular file."""
+    """Yield an open companion file. Raise FormatError if it is now a link or not a regular file."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(path, flags)

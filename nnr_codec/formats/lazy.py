@@ -45,7 +45,7 @@ class Entry:
         return STORED_TYPES[self.type].dtype
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """Read the tensor; FormatError, prefixed with ``what``, for an early end or an invalid boolean."""
+        """Read the tensor. Raise FormatError, prefixed with ``what``, for an early end or an invalid boolean."""
         stored = STORED_TYPES[self.type]
         items = np.empty(self.shape, stored.little_endian)
         file.seek(self.start)
@@ -54,7 +54,7 @@ class Entry:
 
 
 def native(items: Array, type: str, what: str) -> Array:
-    """Convert little-endian bit patterns to a tensor; FormatError for a boolean that is neither 0 nor 1."""
+    """Convert little-endian bit patterns to a tensor. Raise FormatError for a boolean that is neither 0 nor 1."""
     stored = STORED_TYPES[type]
     if stored.kind == "b" and np.any(items.view(np.uint8) > 1):
         raise FormatError(f"{what}: a boolean is neither 0 nor 1")

@@ -69,7 +69,10 @@ def is_plain(dtype: np.dtype[Any]) -> bool:
 
 
 def read_header(file: IO[bytes], what: str) -> NpyHeader:
-    """Read the header of an array (NumPy's format 1.0 to 3.0); FormatError, prefixed with ``what``."""
+    """Read the header of an array (NumPy's format 1.0 to 3.0).
+
+    Raises FormatError, prefixed with ``what``, if it is malformed.
+    """
     prefix = file.read(8)
     if prefix[:6] != _MAGIC or prefix[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
         raise FormatError(f"{what}: not a .npy file of version 1.0, 2.0 or 3.0")
@@ -88,7 +91,7 @@ def read_header(file: IO[bytes], what: str) -> NpyHeader:
 
 @lru_cache(maxsize=256)  # arrays of an archive often have the same header
 def _parsed(header: bytes, size: int) -> NpyHeader:
-    """Parse a header of ``size`` bytes; FormatError if it is malformed."""
+    """Parse a header of ``size`` bytes. Raise FormatError if it is malformed."""
     match = re.fullmatch(r"\{(.*)\}\s*", header.decode("latin-1"), re.DOTALL)
     fields = _fields(match[1]) if match else {}
     if fields.keys() != {"descr", "fortran_order", "shape"}:

@@ -72,7 +72,7 @@ class _Member(_Array):
     info: zipfile.ZipInfo
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """Read the array; FormatError, prefixed with ``what``, if the archive is damaged."""
+        """Read the array. Raise FormatError, prefixed with ``what``, if the archive is damaged."""
         with _damaged(f"{what}: "):
             file.seek(self.start)
             # Without the directory of the archive, which was read before.
@@ -99,7 +99,7 @@ class _StoredMember(_Array):
     checksum: int
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """Read the array; FormatError, prefixed with ``what``, if the checksum is wrong."""
+        """Read the array. Raise FormatError, prefixed with ``what``, if the checksum is wrong."""
         file.seek(self.start)
         checksum = zlib.crc32(file.read(self.header.size))
         array = _new_array(self.header)

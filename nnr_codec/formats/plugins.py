@@ -48,7 +48,7 @@ def working(taken: Collection[str]) -> Iterator[Guarded]:
 
 @cache
 def named(name: str) -> Guarded:
-    """Return the format with a name; FormatError, in one line, if it is unusable."""
+    """Return the format named ``name``. Raise FormatError if it cannot be loaded."""
     point = entries()[name]
     try:
         return Guarded(name, point.load())
@@ -80,7 +80,7 @@ class Guarded:
                 vars(self)[each] = getattr(module, each)
 
     def recognise(self, source: Path | BinaryIO) -> bool:
-        """Return whether the content has this format; OSError if it cannot be read."""
+        """Return whether the content has this format. Raise OSError if it cannot be read."""
         return self._asked(lambda: bool(self._module.recognise(source)), False, OSError)
 
     def owns(self, topology: Topology) -> bool:
@@ -88,7 +88,10 @@ class Guarded:
         return self._asked(lambda: bool(self._module.owns(topology)), False)
 
     def wiring(self, topology: Topology) -> Wiring:
-        """Return the information of a topology about its tensors; FormatError or LimitError if it is malformed."""
+        """Return the information of a topology about its tensors.
+
+        Raises FormatError or LimitError if it is malformed.
+        """
         return self._asked(lambda: self._wiring(topology), Wiring(), FormatError, LimitError)
 
     def _wiring(self, topology: Topology) -> Wiring:

@@ -68,7 +68,7 @@ class MessageSource:
         self._left = limits.max_topology_bytes // _SHORTEST
 
     def read(self, start: int, end: int) -> bytes:
-        """Return the bytes of a range; FormatError if the file was shortened."""
+        """Return the bytes of a range. Raise FormatError if the file was shortened."""
         at = start - self._base
         if at >= 0 and end - self._base <= len(self._window):
             return self._window[at : end - self._base]
@@ -81,7 +81,7 @@ class MessageSource:
         return found
 
     def text(self, field: Field) -> str:
-        """Return the text of a field; FormatError if it is not text, LimitError if it is too long."""
+        """Return the text of a field. Raise FormatError if it is not text, LimitError if it is too long."""
         if field.wire != LENGTH:
             raise FormatError(f"field {field.number} at byte {field.start} is not a string")
         if field.end - field.body > self._limits.max_name_bytes:  # inline check, because it runs for every text
@@ -114,7 +114,7 @@ class MessageSource:
     def fields(self, at: int, end: int) -> Iterator[Field]:
         """Yield the fields of the message in a range.
 
-        Raises FormatError for a field that exceeds the range, and for groups; LimitError.
+        Raises FormatError for a field that exceeds the range and for groups, LimitError for too many fields.
         """
         new = tuple.__new__  # half the time of Field(...)
         while at < end:
@@ -213,7 +213,7 @@ def packed(values: _Words) -> _Bytes:
 
 
 def unpacked(data: _Bytes) -> tuple[_Words, int]:
-    """Return the values of complete varints, and their size in bytes; FormatError for more than 64 bits."""
+    """Return the values of complete varints, and their size in bytes. Raise FormatError for more than 64 bits."""
     ends = np.flatnonzero(data < 0x80) + 1
     starts = np.concatenate([np.zeros(1, np.intp), ends])[:-1]
     sizes = ends - starts

@@ -103,7 +103,7 @@ class GraphFormat(Format, Protocol):
         """Return whether a topology with that name looks like this format."""
 
     def wiring(self, topology: Topology) -> Wiring:
-        """Return the information of a topology about its tensors; FormatError or LimitError if it is malformed.
+        """Return the information of a topology about its tensors. Raise FormatError or LimitError if it is malformed.
 
         The result must not depend on installed packages, because decoders must find the same tensors on every machine.
         """
@@ -140,7 +140,7 @@ def every() -> Iterator[Format]:
 
 
 def get(name: str) -> Format:
-    """Return the format called ``name``; FormatError if it does not exist or is unusable."""
+    """Return the format called ``name``. Raise FormatError if it does not exist or is unusable."""
     if name in _MODULES:
         return cast(Format, importlib.import_module(_MODULES[name].module, __package__))
     if name not in plugins.entries():
@@ -149,7 +149,7 @@ def get(name: str) -> Format:
 
 
 def reading(name: str) -> Reading:
-    """Return the format called ``name`` for reading; FormatError if it does not exist or is write-only."""
+    """Return the format called ``name`` for reading. Raise FormatError if it does not exist or is write-only."""
     module = get(name)
     if not isinstance(module, Reading):
         raise FormatError(f"format {name!r} can be written, but not read")
@@ -157,7 +157,7 @@ def reading(name: str) -> Reading:
 
 
 def writing(name: str) -> Writing:
-    """Return the format called ``name`` for writing; FormatError if it does not exist or is read-only."""
+    """Return the format called ``name`` for writing. Raise FormatError if it does not exist or is read-only."""
     module = get(name)
     if not isinstance(module, Writing):
         raise FormatError(f"format {name!r} can be read, but not written")
@@ -192,7 +192,7 @@ def begins(source: Path | BinaryIO, magic: bytes) -> bool:
 
 
 def by_suffix(path: str | os.PathLike[str]) -> Writing:
-    """Return the format for a file name; FormatError if none matches."""
+    """Return the format for a file name. Raise FormatError if none matches."""
     name = Path(path).name.lower()
     ours = {suffix: known for known, place in _MODULES.items() for suffix in place.suffixes if name.endswith(suffix)}
     if ours:
@@ -257,7 +257,7 @@ def check_topology(name: str, topology: Topology | None) -> None:
 
 
 def require(package: str, extra: str, what: str) -> ModuleType:
-    """Import a package; MissingDependencyError with its purpose and the extra to install, if that fails."""
+    """Import a package. If that fails, raise MissingDependencyError with its purpose and the extra to install."""
     try:
         return importlib.import_module(package)
     except ImportError:

@@ -195,7 +195,7 @@ def _texts(folder: Directory, paths: list[str], budget: Budget) -> dict[str, str
 
 
 def _encoded(text: str, name: str) -> bytes:
-    """Return the text of a module in UTF-8; FormatError if that is impossible."""
+    """Return the text of a module in UTF-8. Raise FormatError if that is impossible."""
     data = text.encode(errors="surrogatepass")
     check_text(data, name[:80])
     return data
@@ -213,7 +213,7 @@ def _labels(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _module(path: str) -> str:
-    """Return the path of a module; FormatError if it is not portable."""
+    """Return the path of a module. Raise FormatError if it is not portable."""
     portable = label_path(path) == portable_path(path)
     if not portable or not path.endswith(_MODULE) or path.casefold() == MAIN or path.startswith("/"):
         raise FormatError(f"{path[:80]!a} is not a valid path of a module")

@@ -28,7 +28,7 @@ _MAX_COMMENT = (1 << 16) - 1
 
 
 def directory_size(file: BinaryIO, size: int) -> int:
-    """Return the size of an archive's directory according to the archive; FormatError if it has none.
+    """Return the size of an archive's directory according to the archive. Raise FormatError if there is no directory.
 
     ``size`` is the size of the file in bytes.
     """

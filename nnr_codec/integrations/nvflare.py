@@ -339,7 +339,7 @@ def _tensors(data: Mapping[str, Any]) -> tuple[dict[str, Array], Content, bool]:
 
 
 def _content(data: Mapping[str, Any]) -> tuple[bytes, Content, Content, bool]:
-    """Return the data of NNREncode in a DXO; FormatError if it has none."""
+    """Return the data of NNREncode in a DXO. Raise FormatError if it has none."""
     found = data.get(BITSTREAM), data.get(TYPES, {}), data.get(VALUES, {}), data.get(TORCH, False)
     if BITSTREAM not in data:
         raise FormatError("the message has no bitstream; use NNREncode on the sending side")
@@ -354,7 +354,7 @@ def _content(data: Mapping[str, Any]) -> tuple[bytes, Content, Content, bool]:
 
 
 def _declared(types: Content, limits: Limits) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Return types and shapes of differences; LimitError before they exceed the limits."""
+    """Return types and shapes of differences. Raise LimitError before they exceed the limits."""
     budget = Budget(limits)
     declared = {}
     for name, entry in types.items():

@@ -126,7 +126,7 @@ class Bases:
         return [base for base in reversed(self._bases.values()) if base.waiting[sender] > 0]
 
     def find(self, key: str, sender: int) -> Base:
-        """Return the model with this key; MissingReferenceError if no reply of the sender to it is expected."""
+        """Return the model with this key. Raise MissingReferenceError if no reply of the sender to it is expected."""
         for base in self.due(sender):
             if base.key == key:
                 return base
@@ -224,7 +224,7 @@ def encode_reply(base: Tensors, new: Tensors, encoder: UpdateEncoder, *, jobs: i
 
 
 def lineage_of(payload: bytes, limits: Limits) -> Lineage:
-    """Return the lineage of a reply; FormatError if it has none."""
+    """Return the lineage of a reply. Raise FormatError if it has none."""
     with open_bitstream(payload, limits=limits) as file:
         text = file.performance.base_model_id
     if text is None or (lineage := Lineage.parse(text)) is None:
@@ -245,7 +245,7 @@ def decode_reply(payload: bytes, base: Tensors, decoder: UpdateDecoder) -> tuple
     Raises
     ------
     BitstreamError, MissingReferenceError, FormatError
-        Errors of :meth:`UpdateDecoder.decode`; FormatError also for values that are not finite.
+        Errors of :meth:`UpdateDecoder.decode`. Values that are not finite also raise FormatError.
     """
     update = decoder.decode(payload)
     found = apply_update(base, update, check=False)

@@ -120,7 +120,7 @@ class Projection:
             tool_of(step)
 
     def project(self) -> None:
-        """Apply the steps to the parameters; EncodeError if a step has no effect."""
+        """Apply the steps to the parameters. Raise EncodeError if a step has no effect."""
         torch: Any = require("torch", "torch", "training")
         found = self._reduced(self.steps).restored.tensors
         with torch.no_grad():

@@ -35,7 +35,7 @@ def as_json(document: Document) -> str:
 
 
 def document(report: EncodeReport) -> Document:
-    """Return the report as plain data; ValueError without statistics."""
+    """Return the report as plain data. Raise ValueError if it has no statistics."""
     if len(report.details) < len(report.tensors) or not report.overhead:
         raise ValueError("the report has no statistics; use encode_file with statistics=True")
     rows = [_tensor(one, report.details[name]) for name, one in report.tensors.items()]
@@ -75,7 +75,7 @@ def _totals(report: EncodeReport, rows: list[Document]) -> Document:
 
 
 def loss_facts(loss: LossSummary) -> Document:
-    """Return the errors of matrices and vectors."""
+    """Return the SNR of matrices and vectors, the worst matrix, and the share of zeroed values."""
     return {
         "matrices_snr_db": number(loss.matrices),
         "vectors_snr_db": number(loss.vectors),

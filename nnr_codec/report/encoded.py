@@ -124,13 +124,13 @@ class EncodeReport:
         return summarized({name: one.loss for name, one in self.tensors.items() if one.loss})
 
     def to_json(self) -> str:
-        """Return the report as JSON (docs/guides/reports.md); ValueError without statistics."""
+        """Return the report as JSON (docs/guides/reports.md). Raise ValueError if it has no statistics."""
         from .document import as_json, document
 
         return as_json(document(self))
 
     def to_html(self) -> str:
-        """Return the report as a self-contained HTML page; ValueError without statistics."""
+        """Return the report as a self-contained HTML page. Raise ValueError if it has no statistics."""
         from .document import document
         from .page import page
 
@@ -148,7 +148,7 @@ class EncodeReport:
             file.write(content)
 
     def render(self, path: str | os.PathLike[str]) -> bytes:
-        """Return the content of a file with this name; ValueError as in :meth:`save`."""
+        """Return the content of a file with this name. Raise ValueError as :meth:`save` does."""
         ending = os.path.splitext(os.fspath(path))[1].lower()
         if ending not in ENDINGS:
             raise ValueError(f"{os.fspath(path)}: the name of a report must end in {' or '.join(ENDINGS)}")

@@ -210,7 +210,7 @@ def _float_words(stream: Bytes) -> Array:
 
 
 def _stream(words: Array | None, size: int) -> Bytes:
-    """Return ``size`` bytes from words; ElementError if the number of words or the padding is wrong."""
+    """Return ``size`` bytes from words. Raise ElementError if the number of words or the padding is wrong."""
     if words is None or words.dtype != np.float32 or words.ndim != 1:
         raise ElementError("the words of bits must be float32 with one dimension", rule=Requirement.SIDE_INFORMATION)
     if words.size != _words(size):
@@ -232,7 +232,7 @@ def _join_raw(stored: StoredType, unit: Array, size: int) -> Patterns:
 
 # ------------------------------------------------------------------------------------------------ repeats
 def kept_items(repeats: Repeats, stored: StoredType, patterns: Patterns, shape: tuple[int, ...]) -> Patterns:
-    """Return the items of a tensor that are not copies; ValueError if a copy differs from its items."""
+    """Return the items of a tensor that are not copies. Raise ValueError if a copy differs from its items."""
     if repeats.columns:
         patterns = np.ascontiguousarray(patterns.reshape(shape[0], -1).T).reshape(-1)
     is_kept = np.ones(patterns.size, bool)

@@ -20,7 +20,7 @@ _NAMES = {str: "a string", int: "an integer", bool: "a boolean", list: "an array
 
 
 def load(data: bytes) -> Any:
-    """Parse a JSON text without fractions; ElementError for invalid or expensive input."""
+    """Parse a JSON text without fractions. Raise ElementError for invalid or expensive input."""
     try:
         return json.loads(data.decode(), parse_int=_integer, parse_float=_refused, parse_constant=_refused)
     except RecursionError:
@@ -70,7 +70,7 @@ class Members:
         raise ElementError(message, path=self.at(name), rule=Requirement.SIDE_INFORMATION)
 
     def need(self, name: str, kind: type[T]) -> T:
-        """Take a required member; ElementError unless it has exactly this type."""
+        """Take a required member. Raise ElementError unless it has exactly this type."""
         if name not in self.values:
             self.refuse(name, "is missing")
         value = self.values.pop(name)

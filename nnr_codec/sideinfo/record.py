@@ -280,7 +280,7 @@ class SideInfo:
         return bool(self.tensors or self.metadata)
 
     def to_bytes(self) -> bytes:
-        """Return the record as canonical JSON, before deflation; EncodeError for text that is not Unicode."""
+        """Return the record as canonical JSON, before deflation. Raise EncodeError for text that is not Unicode."""
         try:
             "".join([self.format, *self.metadata, *self.metadata.values()]).encode()
         except (TypeError, UnicodeEncodeError):

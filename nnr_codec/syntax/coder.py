@@ -424,7 +424,10 @@ class Writer(Coder):
     io: BitWriter | BitCounter
 
     def write(self, structure: Structure) -> None:
-        """Code one structure; WriteError if an element is set that its table does not code, or if one is missing."""
+        """Code one structure.
+
+        Raises WriteError if an element is set that its table does not code, or if one is missing.
+        """
         if self.trace is None and (function := _WRITERS[type(structure).table]):
             state: Any = self.io.state()
             path = self.path

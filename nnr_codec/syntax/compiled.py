@@ -294,7 +294,7 @@ class _WriterLines(_Lines):
 
 
 def _parsed(function: Table) -> ast.FunctionDef:
-    """Return the parsed source of a function; OSError if it is unavailable or was changed after import."""
+    """Return the parsed source of a function. Raise OSError if it is unavailable or was changed after import."""
     module = ast.parse(inspect.getsource(function))
     codes = [one for one in compile(module, "", "exec").co_consts if isinstance(one, CodeType)]
     is_same = _essence(function.__code__) in map(_essence, codes)

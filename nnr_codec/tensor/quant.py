@@ -53,7 +53,10 @@ def step_size(qp: int, qp_density: int) -> float:
 def codebook_values(
     codebook_zero_value: int, codebook_delta_left: Sequence[int], codebook_delta_right: Sequence[int]
 ) -> npt.NDArray[np.int32]:
-    """Return Codebook (or CodebookDC), 6.3.3.7: strictly increasing integers; ElementError if one exceeds 32 bits."""
+    """Return Codebook (or CodebookDC), 6.3.3.7: strictly increasing integers.
+
+    Raises ElementError if one exceeds 32 bits.
+    """
     left = accumulate(codebook_delta_left, lambda value, delta: value - delta - 1, initial=codebook_zero_value)
     right = accumulate(codebook_delta_right, lambda value, delta: value + delta + 1, initial=codebook_zero_value)
     values = [*reversed(list(left)), *list(right)[1:]]
@@ -63,7 +66,10 @@ def codebook_values(
 
 
 def look_up(levels: Levels, values: npt.NDArray[np.int32], zero: int) -> Levels:
-    """Return Codebook[QuantParam + CbZeroOffset], 7.3.6; PayloadError for an index outside the codebook (errata E4)."""
+    """Return Codebook[QuantParam + CbZeroOffset], 7.3.6.
+
+    Raises PayloadError for an index outside the codebook (errata E4).
+    """
     low, high = int(levels.min()) + zero, int(levels.max()) + zero
     if low < 0 or high >= len(values):
         raise PayloadError(
@@ -78,7 +84,7 @@ def look_up(levels: Levels, values: npt.NDArray[np.int32], zero: int) -> Levels:
 def integers(
     levels: npt.NDArray[np.signedinteger[Any]], data_format: DecompressedDataFormat
 ) -> npt.NDArray[np.signedinteger[Any]]:
-    """Return RecParam of TENSOR_INT, 7.3.2; PayloadError if a level exceeds the bit depth of the format."""
+    """Return RecParam of TENSOR_INT, 7.3.2. Raise PayloadError if a level exceeds the bit depth of the format."""
     bound = 1 << (data_format.bit_depth - 1)
     if data_format.bit_depth < 8 * levels.itemsize and (int(levels.min()) < -bound or int(levels.max()) >= bound):
         raise PayloadError(
@@ -152,7 +158,7 @@ def _normal_range(dtype: np.dtype[Any]) -> tuple[float, float]:
 
 
 def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> npt.NDArray[np.floating[Any]]:
-    """Return a copy of ``values`` as ``dtype``; ElementError if a finite value is out of range."""
+    """Return a copy of ``values`` as ``dtype``. Raise ElementError if a finite value is out of range."""
     with np.errstate(over="ignore", invalid="ignore"):
         cast = values.astype(dtype)
     if dtype.itemsize < values.dtype.itemsize and not np.array_equal(np.isinf(cast), np.isinf(values)):
@@ -163,7 +169,7 @@ def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> 
 def add_update(
     residual: npt.NDArray[Any], cache: npt.NDArray[Any], data_format: DecompressedDataFormat
 ) -> npt.NDArray[Any]:
-    """Return RecParam plus WeightUpdateCache (7.3.2, 7.3.3); BitstreamError if the format cannot represent it."""
+    """Return RecParam plus WeightUpdateCache (7.3.2, 7.3.3). Raise BitstreamError if the format cannot represent it."""
     if not data_format.is_float:
         return integers(residual.astype(np.int64) + cache, data_format)
     with np.errstate(over="ignore"):

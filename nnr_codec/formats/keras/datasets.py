@@ -59,8 +59,10 @@ class StoredItems(Entry):
     chunks: tuple[Chunk, ...] = ()
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """Read the tensor; FormatError, prefixed with ``what``, for an early end, damaged chunks or invalid
-        booleans."""
+        """Read the tensor.
+
+        Raises FormatError, prefixed with ``what``, for an early end, damaged chunks or invalid booleans.
+        """
         pattern = STORED_TYPES[self.type].pattern.newbyteorder(">" if self.big_endian else "<")
         items: Array
         if self.inline is not None:

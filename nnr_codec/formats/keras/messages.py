@@ -35,7 +35,7 @@ _FLOATS = {2: (10, 5, 10, 15), 4: (23, 8, 23, 127), 8: (52, 11, 52, 1023)}
 
 
 class MessageReader:
-    """Sequential reader of numbers and bytes; FormatError at the end of the data."""
+    """Sequential reader of numbers and bytes. Reading beyond the end of the data raises FormatError."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data, self._what, self.at = data, what, 0
@@ -72,7 +72,7 @@ class Message:
     data: bytes
 
     def fields(self, what: str) -> MessageReader:
-        """Return a reader of the data; FormatError for shared messages."""
+        """Return a reader of the data. Raise FormatError for shared messages."""
         if self.flags & _SHARED:
             raise FormatError(f"{what}: shared messages (committed types) are not supported")
         return MessageReader(self.data, what)

@@ -214,7 +214,10 @@ def owns(topology: Topology) -> bool:
 
 
 def wiring(topology: Topology) -> Wiring:
-    """Return information on the variables of a ``graph.nnef``, by first spelling; FormatError if it is malformed."""
+    """Return information on the variables of a ``graph.nnef``, by first spelling.
+
+    Raises FormatError if it is malformed.
+    """
     read = parse_graph(topology.data, Limits())
     variables = {variable.label: variable for variable in read.variables}
     first = {label: variables[label] for label in _spellings(read.variables)}

@@ -81,7 +81,7 @@ def _portable(path: str) -> str:
 
 
 def path_label(path: str) -> str:
-    """Return the label of a tensor file from its plain or portable path; FormatError if there is none."""
+    """Return the label of a tensor file from its plain or portable path. Raise FormatError if there is none."""
     label = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), path.removesuffix(_SUFFIX))
     if path not in (label_path(label), portable_path(label)):
         raise FormatError(f"{path!a} is not a valid path of a tensor file")
@@ -89,8 +89,10 @@ def path_label(path: str) -> str:
 
 
 def label_paths(labels: Iterable[str], *, portable: bool = False) -> dict[str, str]:
-    """Return the path of every label, plain or portable; FormatError if two of them collide (see the module
-    docstring)."""
+    """Return the path of every label, plain or portable.
+
+    Raises FormatError if two of them collide (see the module docstring).
+    """
     plain = {label: label_path(label) for label in labels}
     owners = {GRAPH: GRAPH, QUANT: QUANT}
     for label, path in plain.items():

@@ -309,7 +309,7 @@ def header_of(array: Array, data_type: str | None, name: str, fields: str | None
 
 
 def _digits(fields: str, rank: int) -> bytes:
-    """Return the bytes of hexadecimal digits; FormatError, without a name, if they do not fit into a header."""
+    """Return the bytes of hexadecimal digits. Raise FormatError, without a name, if they do not fit into a header."""
     with contextlib.suppress(ValueError):
         decoded = bytes.fromhex(fields)
         if len(decoded) <= HEADER_SIZE - _START.size - 4 * rank:

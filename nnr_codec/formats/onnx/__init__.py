@@ -125,7 +125,10 @@ def _topology(source: MessageSource, layout: Layout, limits: Limits) -> Topology
 
 
 def _entry(slot: Slot, budget: Budget, file: int = 0) -> ItemLocation:
-    """Return the location of a tensor; FormatError if it has no data or an unsupported type, LimitError."""
+    """Return the location of a tensor.
+
+    Raises FormatError if it has no data or an unsupported type, LimitError if it exceeds the limits.
+    """
     what, items = f"tensor {slot.name[:80]!a}", slot.items
     if slot.place is None:
         raise FormatError(f"{what} has no data")
@@ -199,8 +202,10 @@ def owns(topology: Topology) -> bool:
 
 
 def wiring(topology: Topology) -> Wiring:
-    """Return the information of a model without data about its tensors; FormatError or LimitError if it is
-    malformed."""
+    """Return the information of a model without data about its tensors.
+
+    Raises FormatError or LimitError if it is malformed.
+    """
     graph = read_graph(MessageSource(without_zero(topology.data), Limits()), Limits())
     slots = graph.layout.slots
     return Wiring(

@@ -11,7 +11,10 @@ _LONGEST = 1024
 
 
 def find(model: Path, location: str) -> Path:
-    """Return the file of a location; FormatError unless it is a regular file in the model's folder or below it."""
+    """Return the file of a location.
+
+    Raises FormatError unless it is a regular file in the model's folder or below it.
+    """
     what = f"external data {location[:80]!a}"
     parts = location.split("/")
     if len(location) > _LONGEST or any(part in ("", ".", "..") for part in parts):

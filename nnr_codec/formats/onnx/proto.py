@@ -60,7 +60,7 @@ class TensorProto:
 
 
 def read_tensor(source: MessageSource, found: Field, limits: Limits) -> TensorProto:
-    """Read a TensorProto without its items; FormatError, LimitError."""
+    """Read a TensorProto without its items. Raise FormatError if it is malformed, LimitError if it exceeds limits."""
     tensor = TensorProto()
     for part in source.fields(found.body, found.end):
         if part.number == _DIMS:
@@ -262,7 +262,10 @@ def integers(source: MessageSource, found: Field, most: int) -> list[int]:
 
 
 def once(seen: dict[int, Field], found: Field) -> None:
-    """Register a field that must be unique in a message; FormatError if it is repeated, or not a message or string."""
+    """Register a field that must be unique in a message.
+
+    Raises FormatError if it is repeated, or not a message or string.
+    """
     if found.number in seen:
         raise FormatError(f"field {found.number} at byte {found.start} occurs twice")
     if found.wire != LENGTH:

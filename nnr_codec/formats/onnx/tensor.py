@@ -106,7 +106,10 @@ class Items(NamedTuple):
             raise FormatError(f"{what}: {nbytes:,} bytes; {self.stored.name} of shape {self.shape} requires {wanted}")
 
     def read(self, file: BinaryIO, nbytes: int, what: str) -> Array:
-        """Read an array of ``nbytes`` from a file; FormatError, prefixed with ``what``, if the data is invalid."""
+        """Read an array of ``nbytes`` from a file.
+
+        Raises FormatError, prefixed with ``what``, if the data is invalid.
+        """
         if self.is_varints:
             return self._of_patterns(self._of_varints(file, nbytes, what), what)
         if self.per_value > 1:
@@ -153,7 +156,7 @@ class Items(NamedTuple):
         return _separate(found, stored.bits)[: prod(self.shape)] if per_value > 1 else found
 
     def _narrow(self, values: npt.NDArray[np.uint64], what: str) -> npt.NDArray[np.unsignedinteger]:
-        """Return the bit patterns for varints; FormatError for values that are too large."""
+        """Return the bit patterns for varints. Raise FormatError for values that are too large."""
         narrow = values.astype(self.stored.pattern)
         if not np.array_equal(self._wide(narrow), values):
             raise FormatError(f"{what}: a value is out of range for {self.stored.name}")
@@ -222,6 +225,6 @@ class ItemLocation(lazy.Entry):
     field: int = RAW_DATA
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """Read the tensor; FormatError, prefixed with ``what``, if the items are invalid."""
+        """Read the tensor. Raise FormatError, prefixed with ``what``, if the items are invalid."""
         file.seek(self.start)
         return Items(self.type, self.shape, self.field).read(file, self.nbytes, what)

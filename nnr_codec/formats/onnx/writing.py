@@ -85,7 +85,7 @@ def plan(model: Model, location: str | None) -> Plan:
 
 
 def _read(data: bytes, *, whole: bool = False) -> OnnxGraph:
-    """Parse a model without items; LimitError if it expands too much."""
+    """Parse a model without items. Raise LimitError if it expands too much."""
     # The bytes were accepted before, but the parsed model may be many times as large.
     limits = replace(Limits.unlimited(), max_topology_bytes=max(len(data), Limits().max_topology_bytes))
     return read_graph(MessageSource(data, limits), limits, whole=whole)
@@ -151,7 +151,7 @@ def _check_fit(dtype: np.dtype[Any], shape: tuple[int, ...], slot: Slot) -> None
 
 
 def _fitted(array: Array, slot: Slot) -> Array:
-    """Return an array in the shape and type of the graph; FormatError if that is impossible."""
+    """Return an array in the shape and type of the graph. Raise FormatError if that is impossible."""
     _check_fit(array.dtype, array.shape, slot)
     wanted, array = slot.items.stored, array.reshape(slot.items.shape)
     if array.dtype == wanted.dtype:

@@ -28,7 +28,7 @@ class PackedEntry(Entry):
     """Tensor with items of 2 or 4 bits."""
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """Read the tensor; FormatError, prefixed with ``what``, if the file ends early."""
+        """Read the tensor. Raise FormatError, prefixed with ``what``, if the file ends early."""
         stored, count = STORED_TYPES[self.type], prod(self.shape)
         items: npt.NDArray[np.uint8] = np.empty(count, np.uint8)
         file.seek(self.start)

@@ -76,7 +76,7 @@ class Spread:
 
 
 def windows(value: Value, extents: Shape, kernel: Sequence[int]) -> list[Window]:
-    """Return the windows of an operation; NoLayerError for unknown arguments or an empty output."""
+    """Return the windows of an operation. Raise NoLayerError for unknown arguments or an empty output."""
     stride, dilation, pads = _steps(value, len(extents), kernel)
     found = []
     for k in range(len(extents)):
@@ -98,7 +98,7 @@ def windows(value: Value, extents: Shape, kernel: Sequence[int]) -> list[Window]
 
 
 def spreads(value: Value, extents: Shape, kernel: Sequence[int]) -> list[Spread]:
-    """Return the spreads of a deconvolution; NoLayerError for unknown arguments or an empty output."""
+    """Return the spreads of a deconvolution. Raise NoLayerError for unknown arguments or an empty output."""
     stride, dilation, pads = _steps(value, len(extents), kernel)
     found = []
     for k in range(len(extents)):
@@ -138,7 +138,10 @@ def _roundings(span: int, stride: int, output: int) -> frozenset[str]:
 
 
 def reshaped(value: Value, shape: Shape) -> Shape:
-    """Return the shape after ``copy``, ``reshape``, ``squeeze`` or ``unsqueeze``; NoLayerError if unknown."""
+    """Return the shape after ``copy``, ``reshape``, ``squeeze`` or ``unsqueeze``.
+
+    Raises NoLayerError if it is unknown.
+    """
     extents = list(shape)
     if value.operation == "reshape":
         extents = _reshape(value, shape)
@@ -169,7 +172,7 @@ def _reshape(value: Value, shape: Shape) -> list[int]:
 
 
 def integers(value: Value, name: str, default: Sequence[int] | None = None) -> list[int]:
-    """Return an argument that is an integer or an array of integers; NoLayerError if it is unknown or missing."""
+    """Return an argument that is an integer or an array of integers. Raise NoLayerError if it is unknown or missing."""
     given = value.inputs.get(name)
     if given is None and default is not None:
         return list(default)
@@ -181,7 +184,7 @@ def integers(value: Value, name: str, default: Sequence[int] | None = None) -> l
 
 
 def padding(value: Value) -> list[tuple[int, int]] | None:
-    """Return the padding pairs; None for automatic padding, NoLayerError for other values."""
+    """Return the padding pairs, None for automatic padding. Raise NoLayerError for other values."""
     given = value.inputs.get("padding")
     if given is None or given.items == []:
         return None
@@ -202,7 +205,7 @@ def number(value: Value | None) -> float | None:
 
 
 def string(value: Value, name: str, default: str) -> str:
-    """Return a string argument; NoLayerError if it is unknown."""
+    """Return a string argument. Raise NoLayerError if it is unknown."""
     given = value.inputs.get(name)
     if given is None:
         return default
@@ -212,7 +215,7 @@ def string(value: Value, name: str, default: str) -> str:
 
 
 def flag(value: Value, name: str) -> bool:
-    """Return a logical argument with default False; NoLayerError if it is unknown."""
+    """Return a logical argument with default False. Raise NoLayerError if it is unknown."""
     given = value.inputs.get(name)
     if given is None:
         return False

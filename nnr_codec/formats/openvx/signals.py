@@ -95,7 +95,7 @@ class Wires:
         return Wire(len(self.network.signals) - 1, shape)
 
     def open(self, value: Value, shape: Shape) -> Wire:
-        """Add an external input signal; NoLayerError for an invalid shape."""
+        """Add an external input signal. Raise NoLayerError for an invalid shape."""
         wire = self.signal(value, shape)
         self.network.inputs.append(wire.signal)
         return wire

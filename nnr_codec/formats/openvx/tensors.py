@@ -103,7 +103,7 @@ def type_of(dtype: np.dtype[Any]) -> VxType | None:
 
 
 def describe(model: Model, network: Network) -> list[VxTensor]:
-    """Return the tensors of a model as its layers need them; FormatError for a tensor that cannot be written."""
+    """Return the tensors of a model as its layers need them. Raise FormatError for a tensor that cannot be written."""
     names = [name for name in model if name not in network.folded]
     digits, found = len(str(max(len(names) - 1, 0))), []
     for place, name in enumerate(names):
@@ -126,7 +126,7 @@ def describe(model: Model, network: Network) -> list[VxTensor]:
 
 
 def write_tensor(file: BinaryIO, array: Array, tensor: VxTensor) -> None:
-    """Write the items, little-endian; FormatError for a float that is not exactly Q7.8."""
+    """Write the items, little-endian. Raise FormatError for a float that is not exactly Q7.8."""
     if tensor.turned:
         array = np.ascontiguousarray(array.swapaxes(0, 1)[:, :, ::-1, ::-1])
     for part in _parts(array):

@@ -121,7 +121,10 @@ def owns(topology: Topology) -> bool:
 
 
 def wiring(topology: Topology) -> Wiring:
-    """Return the information of a description about its tensors, without PyTorch; FormatError if it is malformed."""
+    """Return the information of a description about its tensors, without PyTorch.
+
+    Raises FormatError if it is malformed.
+    """
     return description.parse(topology.data).wiring
 
 

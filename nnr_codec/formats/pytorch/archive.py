@@ -162,7 +162,7 @@ class Archive:
     places: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
 
     def place(self, key: str) -> tuple[int, int]:
-        """Return offset and size of a storage in bytes; FormatError if it is compressed or encrypted."""
+        """Return offset and size of a storage in bytes. Raise FormatError if it is compressed or encrypted."""
         if key in self.places:
             return self.places[key]
         if key not in self.storages:

@@ -93,7 +93,7 @@ def to_bytes(tree: Node, blocks: Sequence[Block] = ()) -> bytes:
 
 
 def parse(data: bytes) -> Description:
-    """Parse a text; FormatError if it is malformed."""
+    """Parse a text. Raise FormatError if it is malformed."""
     if sum(data.count(mark) for mark in b"[{,") > _MAX_MARKS:
         raise FormatError(f"the description has more than {_MAX_MARKS:,} values")
     if not data.isascii():

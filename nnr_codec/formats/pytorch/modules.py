@@ -185,7 +185,7 @@ def load_state(module: Any, model: Model | Mapping[str, Array], *, strict: bool 
 
 
 def _fitting(torch: Any, name: str, array: Array, target: Any) -> Any:
-    """Return an array as a tensor with the type and shape of another one; FormatError if that is impossible."""
+    """Return an array as a tensor with the type and shape of another one. Raise FormatError if that is impossible."""
     what, shape = f"tensor {name[:80]!a}", tuple(target.shape)
     if array.dtype.name not in TYPES:
         raise lacks_type(what, array.dtype, "pytorch")

@@ -309,7 +309,7 @@ def _find_ties(found: Found) -> None:
 
 
 def build(torch: Any, node: Node, tensors: Mapping[str, Any], path: tuple[str, ...] = ()) -> Any:
-    """Build the content of a file; FormatError if PyTorch lacks a type or device.
+    """Build the content of a file. Raise FormatError if PyTorch lacks a type or device.
 
     Parameters
     ----------

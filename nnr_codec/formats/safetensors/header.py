@@ -178,7 +178,7 @@ Described = tuple[str, tuple[int, ...]]
 
 
 def describe(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Described:
-    """Return the header entry of a tensor; FormatError for an unsupported dtype or name."""
+    """Return the header entry of a tensor. Raise FormatError for an unsupported dtype or name."""
     if dtype.name not in CODES:
         raise lacks_type(f"tensor {name[:80]!a}", dtype, "safetensors")
     if name == _METADATA or not is_text(name):
@@ -198,8 +198,10 @@ def in_order(tensors: Mapping[str, Described]) -> dict[str, Described]:
 
 
 def make_header(metadata: Mapping[str, str], tensors: Mapping[str, Described]) -> bytes:
-    """Return length field and header for tensors in this order; FormatError if it is too large, or for invalid
-    metadata."""
+    """Return length field and header for tensors in this order.
+
+    Raises FormatError if it is too large, or for invalid metadata.
+    """
     for key, text in metadata.items():
         if not (isinstance(key, str) and isinstance(text, str) and is_text(key + text)):
             raise FormatError(f"metadata {str(key)[:80]!a}: safetensors can store only Unicode text")

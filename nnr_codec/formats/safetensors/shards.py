@@ -89,8 +89,10 @@ class Index:
             raise
 
     def check(self, name: str, entries: Mapping[str, Entry]) -> list[str]:
-        """Return the tensors of a shard that the index lacks; FormatError for tensors that the index assigns
-        elsewhere."""
+        """Return the tensors of a shard that the index lacks.
+
+        Raises FormatError for tensors that the index assigns elsewhere.
+        """
         for tensor in entries:
             if (place := self.weight_map.get(tensor, name)) != name:
                 raise FormatError(
@@ -107,7 +109,10 @@ def of_folder(folder: Path) -> list[Path]:
 
 
 def read_index(path: Path, budget: Budget) -> Index:
-    """Read an index and check it without the shards; FormatError, LimitError."""
+    """Read an index and check it without the shards.
+
+    Raises FormatError if it is invalid, LimitError if it exceeds the limits.
+    """
     budget.limits.check("max_topology_bytes", path.stat().st_size, "bytes of the index")
     data = path.read_bytes()
     fields = parse_object(data.strip(), "the index")

@@ -62,7 +62,7 @@ class BundleEntry(Entry):
     checksum: int = 0
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """Read the tensor; FormatError, prefixed with ``what``, if it is damaged."""
+        """Read the tensor. Raise FormatError, prefixed with ``what``, if it is damaged."""
         stored = STORED_TYPES[self.type]
         items: Array = np.empty(self.shape, stored.pattern.newbyteorder("<"))
         file.seek(self.start)
@@ -104,7 +104,10 @@ def data_file(index: Path, shard: int, count: int) -> Path:
 
 
 def read(index: Path, limits: Limits, budget: Budget) -> Bundle:
-    """Read a checkpoint; FormatError if it is damaged or has unsupported tensors; LimitError."""
+    """Read a checkpoint.
+
+    Raises FormatError if it is damaged or has unsupported tensors, LimitError if it exceeds the limits.
+    """
     found = Bundle()
     with open(index, "rb") as file:
         for key, value in _table(file, limits, budget):
@@ -287,14 +290,14 @@ class MessageFields:
         return number in self._found
 
     def number(self, number: int) -> int:
-        """Return a number; FormatError for another type."""
+        """Return a number. Raise FormatError for another type."""
         value = self._found.get(number, [0])[-1]
         if not isinstance(value, int):
             raise FormatError(f"{self._what}: field {number} is not a number")
         return value
 
     def messages(self, number: int) -> list[MessageFields]:
-        """Return repeated messages; FormatError for another type."""
+        """Return repeated messages. Raise FormatError for another type."""
         values = [value for value in self._found.get(number, ()) if isinstance(value, bytes)]
         if len(values) != len(self._found.get(number, ())):
             raise FormatError(f"{self._what}: field {number} is not a message")

@@ -171,7 +171,7 @@ def strings_as_metadata(strings: Strings) -> dict[str, str]:
 
 
 def strings_from_metadata(metadata: Mapping[str, str]) -> Strings:
-    """Restore string tensors from metadata; FormatError if it is malformed."""
+    """Restore string tensors from metadata. Raise FormatError if the metadata is malformed."""
     scalars = {key.removeprefix(_STRING): [[], [text]] for key, text in metadata.items() if key.startswith(_STRING)}
     error = FormatError(f"metadata {_STRINGS!r} is malformed or repeats a name")
     try:

@@ -60,7 +60,10 @@ def coded_record(payload: bytes) -> Any:
 
 
 def payload_of(record: Any) -> bytes | None:
-    """Return the bitstream in an ArrayRecord; None for plain arrays, FormatError for a mixture or an empty record."""
+    """Return the bitstream in an ArrayRecord, None for plain arrays.
+
+    Raises FormatError for a mixture or an empty record.
+    """
     if KEY not in record:
         return None
     array = record[KEY]
@@ -78,7 +81,7 @@ def plain_record(tensors: Tensors) -> Any:
 
 
 def tensors_of(record: Any) -> dict[str, Array]:
-    """Return the tensors of a trusted ArrayRecord; TypeError if it is coded."""
+    """Return the tensors of a trusted ArrayRecord. Raise TypeError if it is coded."""
     return {name: array.numpy() for name, array in record.items()}
 
 
@@ -131,7 +134,7 @@ def _stranger_tensor(name: str, array: Any, base: Array) -> Array:
 
 
 def weight_of(content: Any, weighted_by: str) -> float:
-    """Return the weight of a reply; FormatError if it is missing or unusable for averages."""
+    """Return the weight of a reply. Raise FormatError if it is missing or unusable for averages."""
     metrics = [*content.metric_records.values()]
     if len(metrics) != 1:
         raise FormatError(f"the reply must have one MetricRecord, got {len(metrics)}")
