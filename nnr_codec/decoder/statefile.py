@@ -90,7 +90,7 @@ def load_state(source: Bitstream, limits: Limits) -> UpdateState:
         body, digest = data[:-_DIGEST], data[-_DIGEST:]
         if sha256(body).digest() != digest:
             raise FormatError("the state file is damaged: its digest differs from its contents")
-        return _Reader(body[len(MAGIC) :], limits).state()
+        return _StateReader(body[len(MAGIC) :], limits).state()
     finally:
         opened.close()
 
@@ -136,7 +136,7 @@ def _dims(shape: Sequence[int]) -> bytes:
 
 
 # ------------------------------------------------------------------------------------------------ reading
-class _Reader:
+class _StateReader:
     """Reader of a state file. Any deviation from the output of :func:`save_state` raises FormatError."""
 
     def __init__(self, data: memoryview, limits: Limits) -> None:

@@ -141,7 +141,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     """
     with opened_file(source) as file:
         budget = Budget(limits)
-        reader = _Reader(file, budget)
+        reader = _GgufReader(file, budget)
         metadata, entries, left_out = _read(reader, budget)
         for message in _losses(metadata, left_out):
             if strict:
@@ -161,7 +161,7 @@ def _losses(metadata: dict[str, str], left_out: list[str]) -> Iterator[str]:
         yield f"this is one of {metadata[PREFIX + _SPLIT][:20]} files of a model and contains only some of its tensors"
 
 
-class _Reader:
+class _GgufReader:
     """Reader of the part before the tensors, within the file and the limits."""
 
     def __init__(self, file: BinaryIO, budget: Budget) -> None:
@@ -205,7 +205,7 @@ class _Reader:
             raise FormatError(f"the name {name[:80]!r} of a {what} is not Unicode text") from None
 
 
-def _read(reader: _Reader, budget: Budget) -> tuple[dict[str, str], dict[str, Entry], list[str]]:
+def _read(reader: _GgufReader, budget: Budget) -> tuple[dict[str, str], dict[str, Entry], list[str]]:
     """Read metadata, tensors, and the keys that are skipped."""
     if reader.take(4) != _MAGIC:
         raise FormatError("not a GGUF file")
@@ -228,7 +228,7 @@ def _read(reader: _Reader, budget: Budget) -> tuple[dict[str, str], dict[str, En
 
 
 # ------------------------------------------------------------------------------------------------ keys
-def _metadata(reader: _Reader, count: int, room: int) -> tuple[dict[str, str], list[str], int]:
+def _metadata(reader: _GgufReader, count: int, room: int) -> tuple[dict[str, str], list[str], int]:
     """Read keys with their values, the skipped keys, and the alignment."""
     metadata: dict[str, str] = {}
     left_out: list[str] = []
@@ -258,7 +258,7 @@ def _metadata(reader: _Reader, count: int, room: int) -> tuple[dict[str, str], l
     return metadata, left_out, alignment
 
 
-def _value(reader: _Reader, type: int, room: int, depth: int = 0) -> Any:
+def _value(reader: _GgufReader, type: int, room: int, depth: int = 0) -> Any:
     """Read the complete value of a key; return None if it is not text, or exceeds ``room`` as JSON."""
     if type == _STRING:
         return _decoded(reader.string())
@@ -276,7 +276,7 @@ def _decoded(data: bytes) -> str | None:
         return None
 
 
-def _numbers(reader: _Reader, type: int, count: int) -> list[Any]:
+def _numbers(reader: _GgufReader, type: int, count: int) -> list[Any]:
     dtype = np.dtype(_NUMBERS[type])
     numbers: Array = np.frombuffer(reader.take(count * dtype.itemsize), dtype)
     if type == _BOOL:
@@ -286,7 +286,7 @@ def _numbers(reader: _Reader, type: int, count: int) -> list[Any]:
     return list(numbers.tolist())
 
 
-def _array(reader: _Reader, room: int, depth: int) -> list[Any] | None:
+def _array(reader: _GgufReader, room: int, depth: int) -> list[Any] | None:
     if depth == _MAX_DEPTH:
         raise FormatError(f"at byte {reader.at:,}: arrays are nested deeper than {_MAX_DEPTH}")
     type, count = reader.u32(), reader.u64()
@@ -308,7 +308,7 @@ def _array(reader: _Reader, room: int, depth: int) -> list[Any] | None:
 
 
 # ------------------------------------------------------------------------------------------------ tensors
-def _infos(reader: _Reader, count: int) -> Iterator[tuple[str, tuple[tuple[int, ...], int, int]]]:
+def _infos(reader: _GgufReader, count: int) -> Iterator[tuple[str, tuple[tuple[int, ...], int, int]]]:
     """Read name, shape, type and offset of each tensor."""
     for _ in range(count):
         name = reader.name("tensor")

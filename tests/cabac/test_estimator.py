@@ -414,7 +414,7 @@ def test_another_unary_length() -> None:
         other = TensorSyntax(levels.shape, dq_flag=1).with_unary_length(length)
         assert size_with(other, levels, None) == size_with(s, levels, None)
     for length in (-1, 256):
-        with pytest.raises(ValueError, match="out of range"):
+        with pytest.raises(ValueError, match="must be 0 to 255"):
             TensorSyntax((2,)).with_unary_length(length)
 
 

@@ -153,6 +153,7 @@ WHOLE = np.zeros(1240)
         ({"w": np.frombuffer(bytearray(9601), "f8", offset=1).reshape(40, 30)}, ValueError, "aligned"),
         ({"w": read_only()}, ValueError, "writable"),
         ({"w": [[0.0] * 30] * 40}, TypeError, r"out\['w'\] is a list; pass a numpy array"),
+        (np.zeros((40, 30)), TypeError, "out must map names to arrays, got ndarray"),
         ({"w": WHOLE[40:].reshape(40, 30), "b": WHOLE[30:50].view("f4")}, ValueError, "share memory"),
     ],
 )

@@ -257,8 +257,8 @@ def test_a_target_leaves_a_threshold_alone() -> None:
         ("unify(ratio=1, block=3x1x1)", "blocks of 3x1x1 do not divide superblocks of 64x64xall"),
         ("unify(ratio=1, block=2x2x2|x)", "block 'x'"),
         ("unify(ratio=1, block=2x2x2, superblock=256)", "outside 1..255"),
-        ("unify(ratio=1, block=1)", "more than one in a block"),
-        ("unify(ratio=1, tensors=nan)", "none has finite values"),
+        ("unify(ratio=1, block=1)", "more than one value in a block"),
+        ("unify(ratio=1, tensors=nan)", "no tensor that matches"),
         ("unify(ratio=1, tensors=b)", "is a float matrix"),
     ],
 )

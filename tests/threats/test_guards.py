@@ -38,7 +38,7 @@ NOT_NEEDED = {
         "nnr_codec/formats/pytorch/pickles.py::_bytes::guard-1",
         "nnr_codec/formats/pytorch/pickles.py::_run::guard-1",
         "nnr_codec/formats/pytorch/pickles.py::_run::handler-1",
-        "nnr_codec/formats/openvino/ir.py::_Reader._type::limit-1",
+        "nnr_codec/formats/openvino/ir.py::_IrReader._type::limit-1",
     },
     "decoding charges the same again": {
         "nnr_codec/decoder/decode.py::BitstreamParser._task::check-1",
@@ -51,7 +51,7 @@ NOT_NEEDED = {
         "nnr_codec/formats/companion_files.py::located::handler-2",
         "nnr_codec/formats/keras/archive.py::_add::guard-1",
         "nnr_codec/formats/keras/archive.py::_infos::limit-3",
-        "nnr_codec/formats/keras/hdf5.py::_Reader._object::guard-2",
+        "nnr_codec/formats/keras/hdf5.py::_Hdf5Reader._object::guard-2",
         "nnr_codec/formats/nnef/container.py::_open_below::guard-1",
         "nnr_codec/formats/nnef/container.py::_open_below::handler-1",
         "nnr_codec/formats/nnef/graph.py::_label::guard-2",

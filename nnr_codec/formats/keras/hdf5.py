@@ -97,10 +97,10 @@ def read(file: BinaryIO, base: int, size: int, limits: Limits, budget: Budget) -
 
     Raises FormatError if it is malformed or has unsupported structures, and LimitError.
     """
-    return _Reader(file, base, size, limits, budget).contents()
+    return _Hdf5Reader(file, base, size, limits, budget).contents()
 
 
-class _Reader:
+class _Hdf5Reader:
     def __init__(self, file: BinaryIO, base: int, size: int, limits: Limits, budget: Budget) -> None:
         self._file, self._base, self._size = file, base, size
         self._limits, self._budget = limits, budget

@@ -102,7 +102,7 @@ class _Layer:
     part: str = ""
 
 
-class _Reader:
+class _IrReader:
     """Parser of the elements of an IR. With ``until_layers``, it raises _EnoughError at the first layers."""
 
     def __init__(self, limits: Limits, *, until_layers: bool = False) -> None:
@@ -222,7 +222,7 @@ class _Reader:
 
 def is_ir(beginning: bytes) -> bool:
     """Return True if an XML with this beginning is an IR: a ``net`` with a version, followed by layers."""
-    reader = _Reader(Limits(), until_layers=True)
+    reader = _IrReader(Limits(), until_layers=True)
     try:
         for part in _parts(beginning):
             reader.feed(part, last=False)
@@ -246,7 +246,7 @@ def read_constants(data: bytes, limits: Limits) -> dict[str, IrConstant]:
         If the XML exceeds the limits.
     """
     limits.check("max_topology_bytes", len(data), "bytes of the XML")
-    reader = _Reader(limits)
+    reader = _IrReader(limits)
     for part in _parts(data):
         reader.feed(part, last=False)
     reader.feed(b"", last=True)

@@ -73,7 +73,7 @@ def read_layers(data: bytes) -> IrNetwork:
 
     Returns constants only if the net exceeds a limit, two layers have the same id, or an input has two sources.
     """
-    reader = _Reader()
+    reader = _LayerReader()
     reader.parser.Parse(data, True)
     network = reader.network
     ids = {layer.id for layer in network.layers}
@@ -82,7 +82,7 @@ def read_layers(data: bytes) -> IrNetwork:
     return network
 
 
-class _Reader:
+class _LayerReader:
     def __init__(self) -> None:
         self.network, self.edges, self.count = IrNetwork(), 0, 0
         self.path: list[str] = []
