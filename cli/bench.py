@@ -15,7 +15,7 @@ from .errors import one_line
 if TYPE_CHECKING:
     import nnr_codec as nnr
 
-    from .contenders import Contender
+    from .contenders import Measured
 
 QPS = (-20, -26, -32, -38)
 
@@ -103,7 +103,7 @@ def bench(
         click.echo(json.dumps(found, indent=1))
 
 
-def _numbers(row: Contender) -> dict[str, Any]:
+def _numbers(row: Measured) -> dict[str, Any]:
     """Return a row for JSON."""
     each = 8 * row.nbytes / row.parameters if row.parameters else None
     return {
@@ -121,7 +121,7 @@ def _numbers(row: Contender) -> dict[str, Any]:
     }
 
 
-def _print(name: str, tensors: int, rows: list[Contender], stored: int | None) -> None:
+def _print(name: str, tensors: int, rows: list[Measured], stored: int | None) -> None:
     """Print the table of one model, with percentages of its file if that is smaller than its values."""
     source_bytes = rows[0].source_bytes
     packed = output.packed_size(source_bytes, stored)

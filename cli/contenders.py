@@ -30,7 +30,7 @@ Decode = Callable[[bytes], Tensors]
 
 
 @dataclass(frozen=True)
-class Contender:
+class Measured:
     """Result of one method for a model.
 
     Parameters
@@ -71,7 +71,7 @@ class Race:
         self.model = replace(model, tensors=self.tensors)
         self.source_bytes, self.parameters = source_size(self.model)
 
-    def run(self, codec: str, setting: str, encode: Encode, decode: Decode, *, exact: bool = False) -> Contender:
+    def run(self, codec: str, setting: str, encode: Encode, decode: Decode, *, exact: bool = False) -> Measured:
         """Encode and decode, and compare the result with the model, bit for bit if ``exact``.
 
         Raises FormatError if they differ.
@@ -90,13 +90,13 @@ class Race:
         decoding: float,
         *,
         exact: bool = False,
-    ) -> Contender:
+    ) -> Measured:
         """Return the measured row after checking the decoded tensors."""
         found = nnr.compare_models(self.tensors, decoded)
         if found.missing or found.extra or found.shapes or (exact and not found.same()):
             raise nnr.FormatError(f"{codec} {setting} does not restore the model")
         matrices = math.inf if found.loss.matrices is None else found.loss.matrices
-        return Contender(
+        return Measured(
             codec, setting, nbytes, self.source_bytes, self.parameters, found.snr, matrices, encoding, decoding
         )
 
@@ -104,7 +104,7 @@ class Race:
         return len(self.tensors)
 
 
-def ours(race: Race, qps: Sequence[int], efforts: Sequence[int]) -> Iterator[Callable[[], Contender]]:
+def ours(race: Race, qps: Sequence[int], efforts: Sequence[int]) -> Iterator[Callable[[], Measured]]:
     """Yield measurements of this codec with several quantization parameters, and lossless, at several efforts."""
     for effort in efforts:
         told = f", effort {effort}" if len(efforts) > 1 else ""
@@ -204,7 +204,7 @@ INT8 = Cast("int8", _to_int8, _from_int8)
 PLANES = Cast("byte planes", _planes, _from_planes)
 
 
-def general(race: Race) -> Iterator[Callable[[], Contender]]:
+def general(race: Race) -> Iterator[Callable[[], Measured]]:
     """Yield measurements of float16 and int8 with and without a byte compressor, and of compressed byte planes."""
     by = packer()
     plain = Packer("", bytes, bytes)
@@ -218,7 +218,7 @@ def general(race: Race) -> Iterator[Callable[[], Contender]]:
         yield partial(_stored, race, cast, how, exact)
 
 
-def _stored(race: Race, cast: Cast, how: Packer, exact: bool) -> Contender:
+def _stored(race: Race, cast: Cast, how: Packer, exact: bool) -> Measured:
     layout = {name: [(part.dtype, part.shape) for part in cast.there(array)] for name, array in race.tensors.items()}
 
     def encode() -> bytes:
@@ -321,7 +321,7 @@ def peer(python: str | None) -> Iterator[Peer | None]:
             process.communicate()
 
 
-def theirs(race: Race, codec: Peer, qps: Sequence[int]) -> Iterator[Callable[[], Contender]]:
+def theirs(race: Race, codec: Peer, qps: Sequence[int]) -> Iterator[Callable[[], Measured]]:
     """Yield measurements of NNCodec with its defaults; unsupported tensors count uncompressed."""
     for qp in qps if any(map(_taken, race.tensors.values())) else ():
         yield partial(_by_peer, race, codec, qp)
@@ -331,7 +331,7 @@ def _taken(array: Array) -> bool:
     return array.dtype == np.float32 and array.ndim > 0 and array.size > 0
 
 
-def _by_peer(race: Race, codec: Peer, qp: int) -> Contender:
+def _by_peer(race: Race, codec: Peer, qp: int) -> Measured:
     taken = {name: array for name, array in race.tensors.items() if _taken(array)}
     rest = {name: array for name, array in race.tensors.items() if name not in taken}
     data, encoding = codec.encode(taken, {"qp": qp}, timed=True)

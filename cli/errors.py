@@ -47,7 +47,7 @@ def report(error: BaseException) -> int:
         message = "\n".join(map(one_line, error.message.split("\n")))
         for words, plain in _PLAIN.items():
             message = message.replace(f"is not a valid {words}.", f"is not {plain}")
-        error.message = message  # type: ignore[misc]
+        error.message = message  # type: ignore[misc]  # Final in click
         with contextlib.suppress(OSError):
             error.show()
         return error.exit_code

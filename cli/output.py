@@ -8,7 +8,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -171,21 +170,14 @@ def source(
 
     Raises FormatError with ``hint`` for a model instead of a bitstream, unless ``or_model``.
     """
-    from nnr_codec import FormatError, NnrError
-    from nnr_codec.formats.diagnosis import check_bitstream
+    from nnr_codec import NnrError
+    from nnr_codec.formats.diagnosis import diagnosed
 
     try:
-        yield stdin() if name == "-" else name
-    except (IsADirectoryError, NnrError) as error:
-        if not (or_model or name == "-" or isinstance(error, FormatError)):
-            with contextlib.suppress(OSError):
-                try:
-                    check_bitstream(Path(name), hint)
-                except FormatError as mistake:
-                    mistake.within(name)
-                    raise mistake from None
-        if isinstance(error, NnrError):
-            error.add_note("standard input" if name == "-" else name)
+        with diagnosed(None if or_model or name == "-" else name, hint):
+            yield stdin() if name == "-" else name
+    except NnrError as error:
+        error.add_note("standard input" if name == "-" else name)
         raise
 
 

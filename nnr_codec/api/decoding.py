@@ -7,15 +7,13 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypedDict, Unpack, cast, overload
 
 from .. import formats
 from ..config import check_options
 from ..decoder.index import NnrFile
-from ..errors import BitstreamError, FormatError
 from ..formats import TopologySource
-from ..formats.diagnosis import check_bitstream
+from ..formats.diagnosis import diagnosed
 from ..limits import Limits
 from ..model import Model, Progress
 from .files import checkpoint_for
@@ -227,13 +225,5 @@ def open(  # as in gzip.open
     Parameters and errors are those of :func:`decode`. Only headers and the units of requested tensors are read from a
     seekable file. Access raises TruncatedError if the file was shortened after opening.
     """
-    try:
+    with diagnosed(data, "use nnr encode to compress it"):
         return NnrFile(data, limits, topology_dimensions, dtype=dtype, topology=topology)
-    except (IsADirectoryError, BitstreamError) as error:
-        if not isinstance(data, (str, os.PathLike)):
-            raise
-        try:
-            check_bitstream(Path(data), "use nnr encode to compress it")
-        except FormatError as mistake:
-            raise mistake from None
-        raise error

@@ -93,7 +93,7 @@ cdef NnrScan scan_of(block_scan, int64_t n) except *:
     if block_scan:
         scan.width, scan.block = block_scan
         if scan.width < 1 or scan.block < 1 or n % scan.width:
-            raise ValueError(f"a block scan of {block_scan} for {n} parameters")
+            raise ValueError(f"a block scan of {block_scan} does not fit {n} parameters")
         scan.height = n // scan.width
     return scan
 

@@ -46,7 +46,7 @@ IN_ROWS = 0.95
 _ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
-class Copied(NamedTuple):
+class CopiedRun(NamedTuple):
     """Run of copied items: first item, number of items, first item of the source, and change; see :class:`Repeats`."""
 
     start: int
@@ -102,7 +102,7 @@ def kept_dims(repeats: Repeats, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (left // width, *shape[1:]) if whole else (left,)
 
 
-def _in_rows(runs: list[Copied], width: int) -> list[Copied]:
+def _in_rows(runs: list[CopiedRun], width: int) -> list[CopiedRun]:
     """Return runs of whole rows if they have nearly all copied items; they let codes use properties of rows."""
     whole = []
     for start, length, source, change in runs:
@@ -111,7 +111,7 @@ def _in_rows(runs: list[Copied], width: int) -> list[Copied]:
         if rows > 0:
             first = source + length - skip - rows * width if change & 1 else source + skip
             swapped = change & 1 | (change & 2) << 1 | (change & 4) >> 1
-            whole.append(Copied(start + skip, rows * width, first, swapped if skip & 1 else change))
+            whole.append(CopiedRun(start + skip, rows * width, first, swapped if skip & 1 else change))
     copied = sum(run.length for run in whole)
     return whole if copied >= IN_ROWS * sum(run.length for run in runs) else runs
 
@@ -192,9 +192,9 @@ class _Search:
         self._items, self._stored, self._window = items, stored, window
         self._signed = items, _negative(items, stored)
 
-    def runs(self) -> list[Copied]:
+    def runs(self) -> list[CopiedRun]:
         """Return the runs in order; none if they have few items."""
-        found: list[Copied] = []
+        found: list[CopiedRun] = []
         end = copied = trials = 0
         for place, matches in groupby(self._matches(), key=itemgetter(0)):
             if place < end:
@@ -268,7 +268,7 @@ class _Search:
             keys.append(every[chosen])
         return np.concatenate(places), np.concatenate(keys)
 
-    def _extended(self, place: int, source: int, direction: int, signs: int, end: int) -> Copied:
+    def _extended(self, place: int, source: int, direction: int, signs: int, end: int) -> CopiedRun:
         """Return the longest run from ``end`` on that includes a window and whose source ends before it."""
         window, size = self._window, self._items.size
         if direction:  # item place + k is a copy of item mirror - k
@@ -285,9 +285,9 @@ class _Search:
             start, length = place - before, before + after
             first = source - before
         if length < window or first + length > start:
-            return Copied(place, 0, source, 0)
+            return CopiedRun(place, 0, source, 0)
         even, odd = signs >> (start & 1) & 1, signs >> (~start & 1) & 1
-        return Copied(start, length, first, direction | even << 1 | odd << 2)
+        return CopiedRun(start, length, first, direction | even << 1 | odd << 2)
 
     def _equal(self, place: int, source: int, most: int, step: int, source_step: int, signs: int) -> int:
         """Return the number of items from ``place`` on, at most ``most``, that equal those from ``source`` on."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from ..errors import FormatError
+from ..errors import FormatError, NnrError
 from .plugins import FormatWarning
 from .registry import begins, opened_file, recognise
 
@@ -39,6 +42,21 @@ def check_bitstream(source: Path | BinaryIO, hint: str) -> None:
         diagnose(source)
     if isinstance(source, Path) and source.is_dir() and _model_files(source):
         raise FormatError("a folder with model files, not a bitstream", hint=hint)
+
+
+@contextmanager
+def diagnosed(source: object, hint: str) -> Iterator[None]:
+    """Raise FormatError as :func:`check_bitstream` does where reading a path as a bitstream fails."""
+    try:
+        yield
+    except (IsADirectoryError, NnrError) as error:
+        if isinstance(source, (str, os.PathLike)) and not isinstance(error, FormatError):
+            with suppress(OSError):
+                try:
+                    check_bitstream(Path(source), hint)
+                except FormatError as mistake:
+                    raise mistake from None
+        raise
 
 
 def diagnose(source: Path | BinaryIO) -> NoReturn:

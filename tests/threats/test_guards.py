@@ -31,7 +31,7 @@ OF_OPTIONS = re.compile(r"nnr_cli/|nnr_codec/(config|topics)\.py|nnr_codec/encod
 #: Guards without which no test fails, by the reason.
 NOT_NEEDED = {
     "what follows refuses the same input, with another message": {
-        "nnr_codec/api/decoding.py::open::handler-1",
+        "nnr_codec/formats/diagnosis.py::diagnosed::handler-1",
         "nnr_codec/cabac_ext/kernel.pyx::__init__::guard-7",
         "nnr_codec/decoder/decode.py::BitstreamParser.finish::guard-1",
         "nnr_codec/formats/nnef/graph.py::parse_graph::guard-1",
