@@ -103,7 +103,7 @@ cdef class TensorSyntax:
         cdef int64_t i, total = 0, n = self.entry_points
         cdef EntryPoint *p
         if given.shape[1] != 3 or not 0 <= offset <= given.shape[0] - n:
-            raise ValueError(f"entry_point_list must have 3 columns, and {n} rows from row {offset} on")
+            raise ValueError(f"entry_point_list must have 3 columns, and {n} rows from {offset} on")
         self.listed = <EntryPoint *>malloc(n * sizeof(EntryPoint))
         if self.listed == NULL:
             raise MemoryError
