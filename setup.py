@@ -27,6 +27,8 @@ EXTENSIONS = [
         "_estimate.h",
         "_estimate.pxi",
         "_lanes.h",
+        "_lanes_avx2.h",
+        "_lanes_avx512.h",
         "_lanes.pxi",
         "_levels.h",
         "_syntax.pxi",
@@ -34,7 +36,7 @@ EXTENSIONS = [
     ),
     extension("quantizer", "_dispatch.h", "_scan.h", "_tables.h", "_trellis.h", "_values.h"),
     extension("surgeon", "_tables.h"),
-    extension("bits", "_dispatch.h", "_fields.h"),
+    extension("bits", "_dispatch.h", "_fields.h", "_tables.h"),
 ]
 ARGUMENTS = {
     "packages": [*find_packages(include=["nnr_codec*"]), "nnr_cli"],

@@ -10,7 +10,7 @@ MAX_SIZE = 3_000_000  # bytes; 1,800,000 in 2026
 
 
 def missing(wheel: Path, root: Path) -> list[str]:
-    """What the wheel lacks of the packages below ``root``."""
+    """Return the files of the packages below ``root`` that the wheel lacks."""
     have = zipfile.ZipFile(wheel).namelist()
     want = {
         f"{package}/{path.relative_to(root / folder).as_posix()}"

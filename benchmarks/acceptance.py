@@ -1,7 +1,7 @@
-"""``python -m benchmarks.acceptance``: what the default steps do to scales, adapters and checkpoints, as JSON lines.
+"""Effect of the default step sizes on scales, adapters and checkpoints: ``python -m benchmarks.acceptance``.
 
-The exit status is 1 where the losses of training resumed from a decoded checkpoint deviate by more than DEVIATION.
-Needs torch and the shared folder with the digits.
+Prints JSON lines. The exit status is 1 if the losses of training resumed from a decoded checkpoint deviate by more than
+DEVIATION. Requires torch and the shared folder with the digits.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .compare import SHARED
 
 SCALES = (1e6, 1.0, 0.1, 1e-2, 1e-3, 3e-4, 1e-5, 1e-9, 1e-12)
 SEED, BATCH, STEPS, RESUMED = 15938, 50, 120, 50
-#: The largest relative deviation of a loss after resuming.
+#: The largest accepted relative deviation of a loss after resuming.
 DEVIATION = 0.05
 
 
 def decibels(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The SNR of each tensor at the default steps, and the size in percent of the tensors."""
+    """Return the SNR of each tensor at the default step sizes, and the size in percent of the tensors."""
     data = nnr.encode(tensors)
     compared = nnr.compare_models(nnr.Model(dict(tensors)), nnr.decode(data)).tensors
     size = 100 * len(data) / sum(array.nbytes for array in tensors.values())
@@ -37,20 +37,20 @@ def decibels(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scales() -> dict[str, Any]:
-    """Matrices of one model at very different scales."""
+    """Measure matrices of one model at very different scales."""
     rng = np.random.default_rng(SEED)
     return decibels({f"{scale:g}": (scale * rng.standard_normal((256, 256))).astype(np.float32) for scale in SCALES})
 
 
 def adapter() -> dict[str, Any]:
-    """A pair of low rank that has hardly been trained."""
+    """Measure a pair of low rank at the beginning of its training."""
     rng = np.random.default_rng(SEED)
     a, b = rng.normal(0, 0.01, (16, 512)), rng.normal(0, 1e-4, (512, 16))
     return decibels({"lora_A": a.astype(np.float32), "lora_B": b.astype(np.float32)})
 
 
 class Training:
-    """A small network for the digits, with Adam, on batches that the number of the step decides on."""
+    """Training of a small network for the digits with Adam; the number of a step determines its batch."""
 
     def __init__(self) -> None:
         torch.manual_seed(SEED)
@@ -63,7 +63,7 @@ class Training:
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
 
     def train(self, first: int, count: int) -> list[float]:
-        """The loss of each step."""
+        """Train some steps, and return the loss of each step."""
         losses = []
         for step in range(first, first + count):
             some = np.random.default_rng((SEED, step)).integers(0, len(self.y), BATCH)
@@ -75,7 +75,7 @@ class Training:
         return losses
 
     def resumed(self, path: Path) -> list[float]:
-        """The losses after a checkpoint."""
+        """Return the losses of training resumed from a checkpoint."""
         state = torch.load(path, weights_only=True)
         other = copy.deepcopy(self)
         other.model.load_state_dict(state["model"])
@@ -85,7 +85,7 @@ class Training:
 
 
 def checkpoint() -> dict[str, Any]:
-    """Training resumed from a checkpoint with the state of Adam, against training that was not interrupted."""
+    """Compare training resumed from a decoded checkpoint, with the state of Adam, with uninterrupted training."""
     training = Training()
     before = training.train(0, STEPS)
     with TemporaryDirectory() as folder:
@@ -110,7 +110,7 @@ def checkpoint() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print a line for each."""
+    """Print a line for each measurement; return the exit status."""
     torch.set_num_threads(1)
     print(json.dumps({"row": "scales", **scales()}), flush=True)
     print(json.dumps({"row": "adapter", **adapter()}), flush=True)

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.access [--quick]``: how soon one gets at tensors, as JSON lines.
+"""Time until tensors are available: ``python -m benchmarks.access [--quick]``.
 
-Each function below measures one thing and returns a row. Two ways of doing the same take turns in being first, and the
-figure is the median of the ratios of such pairs, so that a machine which is slow for a while is slow for both. The rows
-"machine" say what two threads can do here at best; where that is not near 2, the machine has something else to do.
+Each function below measures one quantity and returns a row, a JSON line. Two ways to do the same work alternate, and
+the result is the median of the ratios of these pairs, so that temporary load on the machine affects both. The row
+"machine" is the largest speedup that two threads can reach here; if it is not near 2, the machine is busy.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ Row = dict[str, Any]
 
 
 def cpus() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Wall time of a call."""
+    """Return the wall time of a call."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
 
 
 def pairs(slow: Callable[[], object], fast: Callable[[], object], repetitions: int) -> Row:
-    """The median of the ratios of pairs of calls, each ratio, and median wall times in seconds."""
-    slow(), fast()  # what is only done once, such as fetching memory from the system, is nobody's
+    """Return the median of the ratios of pairs of calls, each ratio, and the median wall times in seconds."""
+    slow(), fast()  # neither is charged for work that is done only once, such as fetching memory from the system
     times = []
     for k in range(repetitions):
         if k % 2:
@@ -72,7 +72,7 @@ def pairs(slow: Callable[[], object], fast: Callable[[], object], repetitions: i
 
 
 def machine_of_two(repetitions: int = 5) -> float:
-    """How much more two threads do than one where nothing is shared: 2 on an idle machine of two processors."""
+    """Measure the speedup of two independent threads over one: 2 on an idle machine with two processors."""
     content = bytes(32 << 20)
 
     def both() -> None:
@@ -108,7 +108,7 @@ def block_scan(path: Path, rows: int, columns: int, scan_order: int = 4) -> None
 
 
 def entry_points(quick: bool) -> Row:
-    """One large tensor with entry points, decoded by two threads and by one: at least 1.7 times as fast."""
+    """Decode a large tensor with entry points in two threads and in one: at least 1.7 times as fast."""
     rows = 1000 if quick else 10_000
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "large.nnr")
@@ -119,7 +119,7 @@ def entry_points(quick: bool) -> Row:
 
 
 def listing(quick: bool) -> Row:
-    """CPU time that ``nnr ls`` takes for 1,000 tensors above what it takes for one: at most 80 ms."""
+    """Measure the CPU time of ``nnr ls`` for 1,000 tensors minus the time for one tensor: at most 80 ms."""
     rng = np.random.default_rng(2)
     tensors = {f"model.layers.{k // 10}.block{k % 10}.weight": rng.normal(size=(16, 16)) for k in range(1000)}
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +132,7 @@ def listing(quick: bool) -> Row:
 
 
 def cpu_seconds(*arguments: str) -> float:
-    """CPU time of one command, which prints something."""
+    """Return the CPU time of a command, whose output must not be empty."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-c", "from nnr_cli.main import main; main()", *arguments]
     assert subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
@@ -141,7 +141,7 @@ def cpu_seconds(*arguments: str) -> float:
 
 
 class Counting(io.FileIO):
-    """A file that counts what is read of it."""
+    """File that counts the bytes read from it."""
 
     count = 0
 
@@ -152,7 +152,7 @@ class Counting(io.FileIO):
 
 
 def one_tensor(quick: bool) -> Row:
-    """Bytes that are read of a bitstream of 100 MB for one tensor, above its unit and all headers: less than 1 %."""
+    """Count bytes read for one tensor of a bitstream of 100 MB, beyond its unit and all headers: less than 1 %."""
     count = 10 if quick else 100
     tensors = {f"layer{k}.weight": np.full((512, 512), k, "f4") for k in range(count)}
     with tempfile.TemporaryDirectory() as folder:
@@ -178,7 +178,7 @@ ROWS: tuple[Callable[[bool], Row], ...] = (entry_points, listing, one_tensor)
 def main() -> None:
     """Print the machine, then a row for each measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument("--quick", action="store_true", help="do a tenth of the work")
     quick = parser.parse_args().quick
     print(json.dumps({"row": "machine", "cpus": cpus(), "two_threads": machine_of_two()}), flush=True)
     for measure in ROWS:

@@ -1,7 +1,8 @@
-"""``python -m benchmarks.checkpoint FOLDER [--gigabytes 1]``: a checkpoint of safetensors in shards, of seeded numbers.
+"""Writer of a sharded safetensors checkpoint of seeded numbers: ``python -m benchmarks.checkpoint FOLDER``.
 
-It has the layers of a transformer, in float32 or bfloat16, about 50 MB each as float32, and is written tensor by tensor
-as the transformers library lays it out: so that codecs can be tried on more than fits the memory.
+``--gigabytes`` sets the size (default 1). The checkpoint has the layers of a transformer, in float32 or bfloat16, about
+50 MB each as float32. It is written tensor by tensor in the layout of the transformers library, so that codecs can be
+tested with checkpoints larger than memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TYPES = {"F32": 4, "BF16": 2}
 
 
 def tensors(first: int, end: int) -> list[tuple[str, tuple[int, ...], tuple[int, int]]]:
-    """Name, shape and seed of each tensor of some layers, sorted by name."""
+    """Return name, shape and seed of each tensor of some layers, sorted by name."""
     found = [
         (f"model.layers.{layer}.{name}", shape, (layer, place))
         for layer in range(first, end)
@@ -41,7 +42,7 @@ def tensors(first: int, end: int) -> list[tuple[str, tuple[int, ...], tuple[int,
 
 
 def items(shape: tuple[int, ...], seed: tuple[int, int], code: str) -> npt.NDArray[np.generic]:
-    """Little-endian items: weights as they are, or scales about 1."""
+    """Return little-endian items of a tensor: weights, or scales near 1."""
     values = np.random.default_rng(seed).standard_normal(shape, np.float32) * np.float32(0.02)
     if len(shape) == 1:
         values += np.float32(1)
@@ -49,7 +50,7 @@ def items(shape: tuple[int, ...], seed: tuple[int, int], code: str) -> npt.NDArr
 
 
 def write(folder: Path, nbytes: int, *, shards: int = 4, code: str = "F32") -> int:
-    """Write a checkpoint of about so many bytes into a new folder; returns how many its tensors have."""
+    """Write a checkpoint of approximately this size into a new folder; return the bytes of its tensors."""
     layers = max(round(nbytes / (sum(map(prod, LAYER.values())) * TYPES[code])), shards)
     folder.mkdir()
     places, total = {}, 0
@@ -67,7 +68,7 @@ def write(folder: Path, nbytes: int, *, shards: int = 4, code: str = "F32") -> i
 
 
 def header(own: list[tuple[str, tuple[int, ...], tuple[int, int]]], code: str) -> bytes:
-    """What precedes the items of a shard."""
+    """Return the bytes of a shard before the items."""
     fields: dict[str, object] = {"__metadata__": {"format": "pt"}}
     fields |= dict(entries(own, code))
     data = json.dumps(fields, separators=(",", ":")).encode()
@@ -76,7 +77,7 @@ def header(own: list[tuple[str, tuple[int, ...], tuple[int, int]]], code: str) -
 
 
 def entries(own: list[tuple[str, tuple[int, ...], tuple[int, int]]], code: str) -> Iterator[tuple[str, object]]:
-    """What a header says of each tensor."""
+    """Return the header entry of each tensor."""
     at = 0
     for name, shape, _ in own:
         end = at + prod(shape) * TYPES[code]
@@ -85,9 +86,9 @@ def entries(own: list[tuple[str, tuple[int, ...], tuple[int, int]]], code: str) 
 
 
 def main() -> None:
-    """Write it."""
-    parser = argparse.ArgumentParser(description="Write a checkpoint of seeded numbers in shards.")
-    parser.add_argument("folder", type=Path, help="which must not exist")
+    """Write the checkpoint."""
+    parser = argparse.ArgumentParser(description="Write a checkpoint of seeded random numbers in shards.")
+    parser.add_argument("folder", type=Path, help="the folder to create")
     parser.add_argument("--gigabytes", type=float, default=1.0, metavar="GB")
     parser.add_argument("--shards", type=int, default=4, metavar="N")
     parser.add_argument("--dtype", choices=TYPES, default="F32")

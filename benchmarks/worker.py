@@ -1,7 +1,7 @@
-"""One codec in a process of its own: requests and answers are lines of JSON on standard input and output.
+"""Worker process with one codec: requests and answers are lines of JSON on standard input and output.
 
-Run as a script by the interpreter that has the codec, so it imports nothing of this project but what it measures:
-``worker.py ours`` or ``worker.py theirs DRIVER``, DRIVER being cli/nncodec_worker.py.
+The interpreter with the codec runs this file as a script, so it imports nothing of this project except the measured
+package: ``worker.py ours`` or ``worker.py theirs DRIVER``, where DRIVER is cli/nncodec_worker.py.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Codec = tuple[Callable[[dict[str, Any], dict[str, Any]], bytes], Callable[[Any, 
 
 
 def ours() -> Codec:
-    """This project."""
+    """Return the functions of this project."""
     import nnr_codec as nnr
 
-    _ = nnr.encode, nnr.decode, nnr.EncoderConfig  # imported when first used
+    _ = nnr.encode, nnr.decode, nnr.EncoderConfig  # imports them, which is otherwise done at the first use
 
     def encode(tensors: dict[str, Any], o: dict[str, Any]) -> bytes:
         fine = [nnr.Rule(pattern, exact=False, qp=o["fine_qp"]) for pattern in o["fine"]]
@@ -58,9 +58,9 @@ def ours() -> Codec:
 
 
 def theirs(driver: str) -> Codec:
-    """NNCodec."""
+    """Return the functions of NNCodec."""
     codec = runpy.run_path(driver)["Codec"]()
-    codec.begin(history=True)  # imported here, and not when the first round is measured
+    codec.begin(history=True)  # imports modules before the first round is measured
     codec.end()
 
     def encode(tensors: dict[str, Any], o: dict[str, Any]) -> bytes:
@@ -88,18 +88,18 @@ def theirs(driver: str) -> Codec:
     return encode, decode, codec.version
 
 
-#: Sums over all steps of the active and of all lanes, during one request.
+#: Sums of active lanes and of all lanes over all steps of one request.
 LANES = [0, 0]
 
 
 def peak() -> int:
-    """The most memory that the process had at a time since :func:`forget_peak`, in bytes."""
+    """Return the peak memory of the process since :func:`forget_peak`, in bytes."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
 
 
 def forget_peak() -> int:
-    """Let :func:`peak` count from now on; what the process has now, in bytes."""
+    """Reset the peak, and return the current memory of the process in bytes."""
     gc.collect()
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
@@ -107,7 +107,7 @@ def forget_peak() -> int:
 
 
 def measured(call: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """The result, with CPU and wall time in seconds, and the peak of memory above that before the call in bytes."""
+    """Return the result, CPU and wall seconds, and the peak of memory in bytes above the memory before the call."""
     before = forget_peak()
     cpu, wall = time.process_time(), time.perf_counter()
     result = call()
@@ -116,9 +116,9 @@ def measured(call: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 
 
 def main(side: str, *arguments: str) -> None:
-    """Answer until standard input ends."""
+    """Answer requests until standard input ends."""
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a codec prints is no answer
+    os.dup2(2, 1)  # keeps the output of a codec out of the answers
     empty = forget_peak()
     started = time.perf_counter()
     encode, decode, version = theirs(*arguments) if side == "theirs" else ours()

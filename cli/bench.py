@@ -44,7 +44,7 @@ Examples:
     type=click.IntRange(1, 9),
     multiple=True,
     default=(5,),
-    help="Effort from 1 (fastest) to 9 (mostly the smallest), default 5; see docs/explanation/effort.md; repeatable.",
+    help="Effort from 1 (fastest) to 9 (usually smallest), default 5; see docs/explanation/effort.md; repeatable.",
 )
 @click.option(
     "--peer",
@@ -56,7 +56,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @params.model_format("detected from its content")
 @params.limits
-@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print progress.")
 def bench(
     models: tuple[str, ...],
     qps: tuple[int, ...],
@@ -69,10 +69,11 @@ def bench(
 ) -> None:
     """Encode and decode each MODEL with several quantization parameters and efforts, and print the results.
 
-    For comparison, the table has float16, int8 with one scale per matrix (vectors unchanged), both of these and byte
-    planes with zstd (zlib if zstandard is not installed), and NNCodec with its defaults. Sizes are those of complete
-    bitstreams; for other methods, of the numbers only. Speeds are millions of parameters per second of CPU time in one
-    thread, the fastest of several runs. Every result is decoded and compared with the model.
+    For comparison, the table has float16, int8 with one scale per matrix (vectors unchanged), both types
+    and byte planes compressed with zstd (zlib if zstandard is not installed), and NNCodec with its defaults. Sizes of
+    NNR are for complete bitstreams; sizes of other methods are for the parameter values only. Speeds are millions of
+    parameters per second of CPU time in one thread, the fastest of several runs. Every result is decoded and compared
+    with the model.
     """
     import nnr_codec as nnr
 

@@ -20,7 +20,7 @@ LOSSLESS = "lossless"
 
 #: Option names under the headings that several commands share (:class:`.params.GroupedCommand`).
 QUANTIZATION = "effort rate dependent_quantization codebook"
-SYNTAX = "fast_decode scan_order row_skipping max_unit_size side_info indexed_references"
+SYNTAX = "fast_decode scan_order row_skipping max_unit_size side_info index indexed_references"
 
 #: Click options by parameter name.
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
@@ -83,11 +83,41 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         help="Store types, shapes and metadata that NNR cannot represent as side information (default), which other "
         "decoders skip. --no-side-info rejects a model that needs it.",
     ),
+    "index": click.option(
+        "--index",
+        is_flag=True,
+        default=None,
+        help="Write an index of the tensors, with which remote files are listed and read in few requests. Other "
+        "decoders skip it.",
+    ),
     "indexed_references": click.option(
         "--indexed-references",
         is_flag=True,
         default=None,
         help="Store the tensor names once, in a list.",
+    ),
+    "parts": click.option(
+        "--parts",
+        multiple=True,
+        callback=params.parts,
+        metavar="GLOB=NAME",
+        help="Put the tensors whose names match into the part NAME, an aggregate unit that decodes without the rest; "
+        "repeatable. --parts layers makes a part of each layer, --parts size:1MB parts of up to this size. NNCodec "
+        "cannot read parts.",
+    ),
+    "layer_parameter_sets": click.option(
+        "--layer-parameter-sets",
+        is_flag=True,
+        default=None,
+        help="Write the quantization parameter of each layer into a layer parameter set, and whether its tensors were "
+        "sparsified, pruned or unified. NNCodec cannot read such sets.",
+    ),
+    "join": click.option(
+        "--join",
+        multiple=True,
+        metavar="NAMES",
+        help="Code tensors together in one unit with one step size, such as 'layer.*.{query,key,value}.weight'; "
+        "repeatable. NNCodec cannot read such units.",
     ),
     "rules": click.option(
         "--rule",
@@ -100,7 +130,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "effort": click.option(
         "--effort",
         type=click.IntRange(1, 9),
-        help="Effort from 1 (fastest) to 9 (mostly the smallest), default 5; see docs/explanation/effort.md.",
+        help="Effort from 1 (fastest) to 9 (usually smallest), default 5; see docs/explanation/effort.md.",
     ),
     "rate": click.option(
         "--rate",
@@ -153,7 +183,10 @@ def encoder_config(
 
 @contextmanager
 def usage_errors(exact: str = "") -> Iterator[None]:
-    """Convert an EncodeError to a UsageError with the names that the user typed; ``exact`` stands for that option."""
+    """Convert an EncodeError to a UsageError with the names that the user typed.
+
+    ``exact``, if not empty, is the text for the option of this name.
+    """
     import nnr_codec as nnr
 
     try:

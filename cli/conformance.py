@@ -264,7 +264,7 @@ class _Reports:
         self._names = {kind: name for kind, name in names.items() if name}
         places = [name if name == "-" else os.path.realpath(name) for name in self._names.values()]
         if len(set(places)) < len(places):
-            raise click.UsageError("two reports have the same file name")
+            raise click.UsageError(f"two reports have the same file name: {', '.join(self._names.values())}")
         self._streams = {
             kind: params.open_target(name, "", force=True, folder=False) for kind, name in self._names.items()
         }

@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import time
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,13 +33,14 @@ Examples:
   nnr decode model.nnr -o model.safetensors --dtype float16
   nnr decode model.nnr -o heads.npz --only 'head/*' -j 4
   nnr decode weights.nnr -o model.nnef --topology graph.nnef
+  nnr decode minilm.nnr -o all-MiniLM-L6-v2
   nnr decode fixed.nnr -o folder --to openvx
   nnr decode model.nnr -o thin.nnef --sparsify 0.01
 """,
 )
 @click.argument("bitstreams", metavar="BITSTREAM...", type=params.FileName(), nargs=-1, required=True)
 @params.target("MODEL", "The model, or a folder for it (default: beside BITSTREAM)", required=False)
-@params.model_format("from its file extension, else that of the source", "--to")
+@params.model_format("from its file extension, else the format of the source", "--to")
 @click.option("--only", multiple=True, metavar="GLOB", help="Decode only the tensors whose names match; repeatable.")
 @click.option(
     "--dtype",
@@ -50,7 +50,7 @@ Examples:
 )
 @maps.applying
 @click.option("--allow-missing", is_flag=True, help="Accept a bitstream without some tensors of its topology.")
-@params.topology("Topology of the bitstream, which replaces the one that it contains")
+@params.topology("Topology that replaces the topology in the bitstream")
 @click.option(
     "-j",
     "--jobs",
@@ -78,11 +78,11 @@ def decode(
 
     --to or the file extension of MODEL selects the format (see nnr formats). Otherwise, in a folder or on standard
     output, it is the format of the graph in the bitstream (NNEF as a tar on standard output) or of the encoded model.
-    Standard output is an npz if that format cannot be a stream.
-    """
-    import nnr_codec as nnr
-    from nnr_codec import formats
+    Standard output is an npz if that format cannot be written to a stream.
 
+    A bitstream with attachments, such as config.json, becomes a folder MODEL, unless MODEL has the file extension of a
+    format.
+    """
     printer = output.Printer(quiet, verbose)
     params.check_resume(resume, target)
     if (sparsify is not None or prune is not None) and (only or resume or dtype != "source"):
@@ -90,12 +90,8 @@ def decode(
     named = not params.in_folder(target)
     if named and len(bitstreams) > 1:
         raise click.UsageError(f"{len(bitstreams)} bitstreams require an output folder, such as -o {target}/")
-    if named and target and target != "-" and not model_format:
-        try:
-            model_format = formats.by_suffix(target).NAME
-        except nnr.FormatError as error:
-            raise click.UsageError(str(error)) from None
     options |= {"only": only, "dtype": dtype, "sparsify": sparsify, "prune": prune, "resume": resume, "places": set()}
+    options["alone"] = len(bitstreams) == 1
     for k, bitstream in enumerate(bitstreams):
         with params.resumable(resume, bitstreams[:k]):
             _decode(bitstream, target, model_format, printer, **options)
@@ -118,35 +114,49 @@ def _decode(
     limits: nnr.Limits,
     force: bool,
     places: set[str],
+    alone: bool,
 ) -> None:
-    """Decode one bitstream; ``places`` are the paths of earlier outputs."""
+    """Decode one bitstream; ``places`` are the paths of earlier outputs, ``alone`` is true without other bitstreams."""
     import nnr_codec as nnr
     from nnr_codec import formats
+    from nnr_codec.urls import is_url
 
     started = time.perf_counter()
     stream = None
     inputs = [bitstream] if topology is None else [bitstream, topology]
-    if target is not None and not params.in_folder(target):
+    named = not params.in_folder(target)
+    if named and target:
         stream = params.open_target(target, *inputs, force=force, folder=True)
     given = params.given(topology, limits, bitstream)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(output.source(bitstream))
-        if isinstance(source, str):  # opened here, so that the file is never read completely into memory
+        if isinstance(source, str) and not is_url(source):  # so that the file is never read completely into memory
             source = stack.enter_context(open(source, "rb"))
         file = stack.enter_context(nnr.open(source, limits=limits, dtype=dtype, topology=given))
-        if target is None or params.in_folder(target):
-            model_format = model_format or formats.source_format(file.topology, file.side.format)
-            if not model_format:
-                raise click.UsageError(
-                    f"{bitstream} does not state the format of its model; give -o with a file extension, or --to"
-                )
-            target = params.place(bitstream, target, "".join(formats.writing(model_format).SUFFIXES[:1]))
+        is_folder = bool(file.attachments) and not only
+        if target and named:
+            is_folder = is_folder and target != "-" and formats.is_folder(target)
+            if target != "-" and not model_format and not is_folder:
+                try:
+                    model_format = formats.by_suffix(target).NAME
+                except nnr.FormatError as error:
+                    raise click.UsageError(str(error)) from None
+        else:
+            suffix = ""
+            if not is_folder:
+                model_format = model_format or formats.source_format(file.topology, file.side.format)
+                if not model_format:
+                    raise click.UsageError(
+                        f"{bitstream} does not state the format of its model; give -o with a file extension, or --to"
+                    )
+                suffix = "".join(formats.writing(model_format).SUFFIXES[:1])
+            target = target if is_folder and target and alone else params.place(bitstream, target, suffix)
             if (place := os.path.realpath(target)) in places:
                 raise click.UsageError(f"{target} is the file of two outputs; use other names")
             places.add(place)
             params.open_target(target, *inputs, force=force, folder=True)
         printer.passed_over(file.ignored)
-        names = _matching(file, only) if only else None
+        names = params.matching(file, only, "--only") if only else None
         if model_format and formats.needs_topology(model_format):
             formats.check_topology(model_format, file.topology)
             if names and len(names) < len(file):
@@ -191,11 +201,3 @@ def _decode(
     )
     if point:
         printer.note(f"the performance map says: {point.promise}")
-
-
-def _matching(file: nnr.NnrFile, globs: tuple[str, ...]) -> list[str]:
-    """Return the matching tensor names. Raise UsageError for a glob without a match."""
-    for glob in globs:
-        if not any(fnmatchcase(name, glob) for name in file):
-            raise click.UsageError(f"--only {glob!r} matches no tensor")
-    return [name for name in file if any(fnmatchcase(name, glob) for glob in globs)]

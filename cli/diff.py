@@ -38,7 +38,7 @@ Examples:
 @click.option(
     "--tolerance",
     type=click.FloatRange(0),
-    help="Ignore errors up to this size, dtypes and signs of 0. Decodes bitstreams.",
+    help="Ignore dtypes, signs of 0, and errors up to this size. Decodes bitstreams.",
 )
 @click.option(
     "--run",
@@ -47,7 +47,7 @@ Examples:
     metavar="NPZ",
     help="Run both models (NNEF) with the arrays of this file, named like the inputs; for one input, any name.",
 )
-@params.topology("Topology of the bitstreams, which replaces those that they contain")
+@params.topology("Topology that replaces the topologies in the bitstreams")
 @click.option("-v", "--verbose", is_flag=True, help="List equal tensors too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @params.limits
@@ -141,13 +141,13 @@ def _agreements(names: Iterable[str], models: list[nnr.Model], inputs: str, limi
 
 
 # ------------------------------------------------------------------------------------------------ printing
-def errors_told(found: ModelDifference) -> str:
+def error_text(found: ModelDifference) -> str:
     """Describe the largest error and the signal-to-noise ratio of decoded tensors."""
     if found.worst is None:
         return "the same values"
     largest = found.tensors[found.worst].largest
     if not largest:
-        return f"in bits alone, as -0.0 from 0.0 (in {found.worst!r})"
+        return f"only bits differ, such as the sign of 0 (in {found.worst!r})"
     return f"largest error {largest:.3g} (in {found.worst!r}), SNR {found.snr:.2f} dB"
 
 
@@ -172,10 +172,10 @@ def _print_models(names: Iterable[str], found: ModelDifference, verbose: bool) -
         for name in missing:
             click.echo(one_line(f"only in {which}: {name}"))
     differ = sum(one.count > 0 for one in found.tensors.values())
-    errors = f": {errors_told(found)}" if differ else ""
-    compared = output.tensors(len(found.tensors))
+    errors = f": {error_text(found)}" if differ else ""
+    compared, verb = output.tensors(len(found.tensors)), "differs" if differ == 1 else "differ"
     click.echo(
-        one_line(f"{differ:,} of {compared} differ in values{errors}" if found.tensors else "no tensor is in both")
+        one_line(f"{differ:,} of {compared} {verb} in values{errors}" if found.tensors else "no tensor is in both")
     )
 
 
@@ -184,7 +184,7 @@ def _print_bitstreams(names: tuple[str, str], found: BitstreamDifference | None,
         click.echo(json.dumps({"same": not found, **(_bitstream_facts(found) if found else {})}, indent=1))
         return
     if not found:
-        click.echo("the same bitstreams")
+        click.echo("the bitstreams are identical")
         return
     for name, place in zip(names, found.places, strict=True):
         if place.unit:

@@ -13,7 +13,7 @@ import click
 
 from . import coding, maps, output, params
 from .coding import LOSSLESS
-from .diff import errors_told
+from .diff import error_text
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Prefix of names of second moments in the file for --sensitivity.
 HESSIAN = "hessian:"
 DEFAULT, GPP = "default", "3gpp-full"
-PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, GPP)
+PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, "lora", GPP)
 
 
 @click.command(
@@ -32,9 +32,9 @@ PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, GPP)
         "Other goals": "qp qp_density snr max_error target_ratio rules known fixed_point",
         "Quantization": coding.QUANTIZATION,
         "Graph and parameter reduction": "topology block fold_batchnorm local_scaling reduce",
-        "Bitstream syntax": f"profile {coding.SYNTAX}",
-        "Performance maps": "wanted evaluate metric",
-        "Input and output": "model_format strict resume as_json limits verbose quiet",
+        "Bitstream syntax": f"profile {coding.SYNTAX} parts layer_parameter_sets join",
+        "Performance": "wanted evaluate metric validation_performance base_model_id",
+        "Input and output": "model_format attach attachments dequantize strict resume as_json limits verbose quiet",
     },
     short_help="Compress a model into a bitstream.",
     epilog="""\b
@@ -44,6 +44,7 @@ Examples:
   nnr encode *.safetensors -o folder/
   nnr encode model.safetensors -o model.nnr --lossless
   nnr encode checkpoint/ -o model.nnr -j 8 --resume
+  nnr encode all-MiniLM-L6-v2/ -o minilm.nnr --attach '*.py'
   nnr encode weights.npz -o weights.nnr --qp -32 --rule 'head.*:exact=true' --check
   nnr encode model.nnef -o model.nnr --target-size 2.5MB
   nnr encode model.nnef --preset small --dry-run
@@ -74,7 +75,8 @@ Where several rules match a tensor, the last one wins.
     "--preset",
     type=click.Choice(PRESETS),
     help="Set of options. small, balanced, fine: a quality of 30, 40, 60; lossless: every bit is kept; "
-    "default: a step size for each matrix; 3gpp-full: the tools of 3GPP S4-260200 for a whole model.",
+    "default: a step size for each matrix; lora: an SNR of about 45 dB for the products of LoRA adapters; "
+    "3gpp-full: the tools of 3GPP S4-260200 for a whole model.",
 )
 @click.option(
     "--quality",
@@ -87,7 +89,7 @@ Where several rules match a tensor, the last one wins.
 @click.option("--profile", type=click.IntRange(0, 1), help="1: extended feature set (default), 0: base feature set.")
 @coding.options(
     *("dependent_quantization", "fast_decode", "scan_order", "row_skipping"),
-    *("max_unit_size", "side_info", "indexed_references"),
+    *("max_unit_size", "side_info", "index", "indexed_references", "parts", "layer_parameter_sets", "join"),
 )
 @click.option(
     "--topology",
@@ -112,7 +114,7 @@ Where several rules match a tensor, the last one wins.
     "--local-scaling",
     is_flag=True,
     default=None,
-    help="Scale weights before batch normalizations, so that errors are smaller where these amplify them. "
+    help="Scale weights before batch normalizations, so that errors are smaller where the normalizations amplify them. "
     "Implies --block.",
 )
 @click.option(
@@ -120,7 +122,7 @@ Where several rules match a tensor, the last one wins.
     metavar="STEPS",
     help="Steps of parameter reduction before quantization, such as 'sparsify(ratio=0.6), fold': sparsify, "
     "unify, prune, lowrank, fold, scale (docs/guides/reduction.md). With a size target, a step without an amount"
-    " gets the best one.",
+    " gets the amount with the smallest error.",
 )
 @coding.options("rules", "effort", "rate", "codebook", "jobs")
 @click.option(
@@ -132,9 +134,23 @@ Where several rules match a tensor, the last one wins.
 )
 @params.model_format("detected from its content")
 @click.option(
+    "--attach",
+    multiple=True,
+    metavar="GLOB",
+    help="Attach further files of the folder MODEL, such as '*.py'; repeatable. By default, files of at most 64 MiB "
+    "are attached, but no other weights, pickles or programs.",
+)
+@click.option("--no-attachments", "attachments", is_flag=True, flag_value=False, default=True, help="Attach no files.")
+@click.option(
     "--strict",
     is_flag=True,
     help="Reject a model with parts that the bitstream cannot represent, instead of issuing a warning.",
+)
+@click.option(
+    "--dequantize",
+    is_flag=True,
+    help="Encode the float32 weights of quantized tensors, instead of their integers and scales (GGUF, "
+    "TensorFlow Lite, NNEF).",
 )
 @click.option(
     "--check", is_flag=True, help="Decode the output and print the largest error, or that all bits are equal."
@@ -150,9 +166,12 @@ def encode(
     models: tuple[str, ...],
     target: str | None,
     model_format: str | None,
+    attach: tuple[str, ...],
+    attachments: bool,
     preset: str | None,
     lossless: bool,
     strict: bool,
+    dequantize: bool,
     check: bool,
     jobs: int,
     known: str | None,
@@ -161,6 +180,8 @@ def encode(
     wanted: maps.Maps,
     evaluate: str | None,
     metric: str | None,
+    validation_performance: float | None,
+    base_model_id: str | None,
     resume: bool,
     dry_run: bool,
     as_json: bool,
@@ -183,6 +204,10 @@ def encode(
         )
     config = coding.encoder_config(DEFAULT, preset, lossless, rules, options)
     check_steps(config)
+    if attach and not attachments:
+        raise click.UsageError("--attach and --no-attachments cannot be combined; choose one")
+    if attach and not all(map(os.path.isdir, models)):
+        raise click.UsageError("--attach requires a folder as MODEL")
     if as_json and not dry_run:
         raise click.UsageError("--json requires --dry-run")
     if dry_run and (check or reports):
@@ -191,7 +216,7 @@ def encode(
         raise click.UsageError(f"{'--json' if as_json else '--report'} requires one model, got {len(models)}")
     if len(models) > 1 and not params.in_folder(target):
         raise click.UsageError(f"{len(models)} models require an output folder, such as -o {target}/")
-    evaluation = maps.checked(wanted, evaluate, metric, config, dry_run)
+    evaluation = maps.checked(wanted, evaluate, metric, validation_performance, config, dry_run)
     params.check_resume(resume, "-" if dry_run else target)
     places = [model if dry_run else params.place(model, target, ".nnr") for model in models]
     for k, (model, place) in enumerate(zip(models, places, strict=True)):
@@ -214,12 +239,15 @@ def encode(
         with coding.usage_errors():
             config = replace(config, **data)
     for k, (model, place, stream) in enumerate(zip(models, places, streams, strict=True)):
-        source = output.model(model, format=model_format, limits=limits, strict=strict)
+        chosen = attach if attachments else None
+        source = output.model(model, format=model_format, limits=limits, strict=strict, attach=chosen)
+        source = nnr.dequantized(source) if dequantize else source
         params.check_companions(source, *reports, *([] if dry_run else places))
         if dry_run:
             estimated(nnr.estimate(source, config, jobs=jobs), config, output.stored_size(model), as_json)
             continue
         asked = maps.measured(source, model, config, evaluation, jobs, printer) if evaluation else config
+        asked = maps.stating(asked, base_model_id, validation_performance, metric)
         kept = io.BytesIO() if stream and check else None
         with params.resumable(resume, models[:k]), printer.progress("encoding", len(source)) as progress:
             report = nnr.encode_file(
@@ -240,8 +268,10 @@ def encode(
         for tensor in report.tensors.values():
             bits = f", {8 * tensor.unit_bytes / tensor.parameters:.2f} bits/parameter" if tensor.parameters else ""
             printer.detail(f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes{bits}")
-        for line in steps_told(asked, report):
+        for line in step_lines(asked, report):
             printer.note(line)
+        if source.attachments:
+            printer.note(output.attachments(source.attachments))
         printer.note(f"{model} -> {place}: {summary(report, output.stored_size(model))} ({report.seconds:.2f} s)")
         if check:
             printer.note(
@@ -324,7 +354,7 @@ def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, stored: int |
         right=("parameters", "before", "bytes", "bits/par", "SNR dB"),
         fold=("name",),
     )
-    for line in steps_told(config, report):
+    for line in step_lines(config, report):
         click.echo(line)
     click.echo(f"{output.tensors(len(report.tensors))}, estimated: {summary(report, stored)}")
 
@@ -338,7 +368,7 @@ def check_steps(config: nnr.EncoderConfig) -> None:
             tool_of(step)
 
 
-def steps_told(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]:
+def step_lines(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]:
     """Describe the effects of the steps of parameter reduction, and the steps that a size target omitted."""
     done = list(report.config.reduction) if report.config else []
     asked = list(config.reduction)
@@ -348,12 +378,12 @@ def steps_told(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]
     for step in done:  # the size target chose its amount
         asked.remove(next(one for one in asked if one.tool == step.tool and {*one.options} <= {*step.options}))
     return [
-        *map(step_told, report.steps),
+        *map(step_text, report.steps),
         *(f"{step}: skipped, because it does not help at this size" for step in asked),
     ]
 
 
-def step_told(step: nnr.StepReport) -> str:
+def step_text(step: nnr.StepReport) -> str:
     """Describe the effect of a step of parameter reduction."""
     error = f", {step.snr:.1f} dB" if isfinite(step.snr) else ""
     return (
@@ -372,9 +402,11 @@ def checked(found: ModelDifference) -> str:
     if found.same():
         return "decodes to the same tensors, bit for bit"
     others = [*found.missing, *found.extra, *found.shapes, *found.dtypes]
-    more = f"; {output.tensors(len(others))} of another type or shape (as {others[0]!r})" if others else ""
-    loss = loss_told(found.loss)
-    return f"{errors_told(found)}{f'; {loss}' if loss else ''}{more}"
+    more = (
+        f"; {output.tensors(len(others))} missing or of another type or shape, such as {others[0]!r}" if others else ""
+    )
+    loss = loss_text(found.loss)
+    return f"{error_text(found)}{f'; {loss}' if loss else ''}{more}"
 
 
 def summary(report: nnr.EncodeReport, stored: int | None) -> str:
@@ -383,10 +415,10 @@ def summary(report: nnr.EncodeReport, stored: int | None) -> str:
     if not report.parameters:
         return sizes
     exact = "lossless" if report.config and report.config.exact else "all values exact"
-    return f"{sizes}, {loss_told(report.loss) or exact}"
+    return f"{sizes}, {loss_text(report.loss) or exact}"
 
 
-def loss_told(loss: LossSummary) -> str:
+def loss_text(loss: LossSummary) -> str:
     """Describe the errors of a model in one line; empty if there are none."""
     if loss.matrices in (None, inf) and loss.vectors in (None, inf):
         return ""

@@ -44,7 +44,7 @@ def report(error: BaseException) -> int:
         return error.exit_code
     if isinstance(error, click.ClickException):
         # Arguments are file names, which are untrusted.
-        message = "\n".join(map(one_line, error.message.split("\n")))
+        message = "\n".join(map(one_line, _public(error.message).split("\n")))
         for words, plain in _PLAIN.items():
             message = message.replace(f"is not a valid {words}.", f"is not {plain}")
         error.message = message  # type: ignore[misc]  # Final in click
@@ -118,7 +118,16 @@ def say(text: str) -> None:
     """Print a line on standard error; ignore write errors."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            print(one_line(text), file=sys.stderr, flush=True)
+            print(one_line(_public(text)), file=sys.stderr, flush=True)
+
+
+def _public(text: str) -> str:
+    """Return a message without the credentials in its URLs."""
+    if "://" in text:  # deferred for fast start-up
+        from nnr_codec.urls import public
+
+        return public(text)
+    return text
 
 
 def one_line(text: str) -> str:

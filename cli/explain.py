@@ -48,8 +48,8 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(name: tuple[str, ...], as_json: bool) -> None:
     """Explain NAME: a syntax element or structure of ISO/IEC 15938-17:2024, a table of its values (Table 16), a
-    constant, a requirement of nnr verify, an erratum such as N8, an error or a limit. A kind of these, such as errata
-    or requirements, lists its entries. Without NAME, list all names.
+    constant, a requirement of nnr verify, an erratum such as N8, an error or a limit. The name of a kind, such as
+    errata or requirements, lists its entries. Without NAME, list all names.
     """
     import nnr_codec as nnr
     from nnr_codec.topics import kind_of, of_kind
@@ -69,7 +69,8 @@ def explain(name: tuple[str, ...], as_json: bool) -> None:
         found = nnr.explain(" ".join(name))
     except LookupError as error:
         raise click.UsageError(
-            f"{error.args[0]}; nnr explain without a name lists all; docs/reference/glossary.md explains other terms"
+            f"{error.args[0]}; nnr explain without a name lists all names;"
+            " docs/reference/glossary.md explains other terms"
         ) from None
     if as_json:
         click.echo(json.dumps([asdict(topic) for topic in found], indent=1))

@@ -1,4 +1,4 @@
-"""``nnr extract``: extract a self-contained part of a bitstream."""
+"""``nnr extract``: extract a self-contained unit, or some tensors, of a bitstream."""
 
 from __future__ import annotations
 
@@ -13,40 +13,60 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Extract a self-contained part of a bitstream.",
+    short_help="Extract a self-contained unit, or some tensors.",
     epilog="""\b
 Examples:
+  nnr extract model.nnr --name 'encoder.*' -o encoder.nnr
   nnr extract model.nnr --unit 4 -o part.nnr
   nnr extract - --unit 4 -o - < model.nnr | nnr ls -
 """,
 )
 @click.argument("bitstream", type=params.FileName())
 @click.option(
-    "--unit", type=click.IntRange(0), required=True, metavar="N", help="Number of the unit, as printed by nnr inspect."
+    "--name", "names", multiple=True, metavar="GLOB", help="Extract the tensors whose names match; repeatable."
 )
+@click.option("--unit", type=click.IntRange(0), metavar="N", help="Extract this unit, numbered as by nnr inspect.")
 @params.target("PART", "The bitstream to write")
-@click.option("--generic", is_flag=True, help="Also extract a unit that is not declared self-contained.")
+@click.option("--generic", is_flag=True, help="With --unit, also extract a unit that is not declared self-contained.")
 @params.limits
 @click.option("-f", "--force", "--overwrite", is_flag=True, help="Replace an existing output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def extract(
-    bitstream: str, unit: int, target: str, generic: bool, limits: nnr.Limits, force: bool, quiet: bool
+    bitstream: str,
+    names: tuple[str, ...],
+    unit: int | None,
+    target: str,
+    generic: bool,
+    limits: nnr.Limits,
+    force: bool,
+    quiet: bool,
 ) -> None:
-    """Extract unit N of BITSTREAM (- for standard input): an aggregate unit, or a layer parameter set with its units.
+    """Extract tensors by --name, or one unit by --unit, of BITSTREAM (- for standard input).
 
-    PART includes the start unit and the model parameter set, and decodes without the rest. A unit that refers to
-    anything outside it is rejected.
+    PART decodes without the rest. With --name, PART has the units of the matching tensors, without aggregates,
+    topology and metadata; nothing is decoded or encoded again. With --unit, PART has the start unit, the model
+    parameter set and the unit unchanged: an aggregate, or a layer parameter set with its units. Tensors or units that
+    require anything outside PART are rejected.
     """
     import nnr_codec as nnr
     from nnr_codec.files import output_file
 
+    if bool(names) == (unit is not None):
+        raise click.UsageError("give --name or --unit, not both")
+    if generic and unit is None:
+        raise click.UsageError("--generic has no effect without --unit")
     stream = params.open_target(target, bitstream, force=force, folder=False)
     params.check_bitstream_name(target)
     with output.source(bitstream) as data:
-        part = nnr.extract(data, unit, generic=generic, limits=limits)
+        if unit is not None:
+            what, part = f"unit {unit}", nnr.extract(data, unit, generic=generic, limits=limits)
+        else:
+            with nnr.open(data, limits=limits) as file:
+                chosen = params.matching(file, names, "--name")
+                what, part = output.tensors(len(chosen)), file.extract(chosen)
     if stream:
         stream.write(part)
     else:
-        with output_file(target, overwrite=force) as file:
-            file.write(part)
-    output.Printer(quiet).note(f"{bitstream} -> {target}: unit {unit}, {len(part):,} bytes")
+        with output_file(target, overwrite=force) as output_stream:
+            output_stream.write(part)
+    output.Printer(quiet).note(f"{bitstream} -> {target}: {what}, {len(part):,} bytes")

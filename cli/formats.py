@@ -23,7 +23,7 @@ Examples:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def formats(as_json: bool) -> None:
-    """List the supported model formats, including those of other packages.
+    """List the supported model formats, including formats of other packages.
 
     A model is recognized by its content for reading, and by its file extension for writing; --format and --to select a
     format by name.

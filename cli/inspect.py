@@ -191,6 +191,7 @@ def _print_units(data: Bitstream, limits: nnr.Limits, session: nnr.Session, styl
     import nnr_codec as nnr
     from nnr_codec.bitstream.summary import summarise
     from nnr_codec.formats import recognise
+    from nnr_codec.urls import is_url
 
     if style == "json":
         infos = summarise(data, limits, session)
@@ -212,11 +213,11 @@ def _print_units(data: Bitstream, limits: nnr.Limits, session: nnr.Session, styl
                 )
             )
     except nnr.NnrError:
-        if isinstance(data, str) and recognise(Path(data)):
+        if isinstance(data, str) and not is_url(data) and recognise(Path(data)):
             rows.clear()  # the error says that this is a model
         raise
     finally:
-        if any(row[3] not in ("NNR_RSVD", "NNR_UNSP") for row in rows):  # else this is no bitstream
+        if any(row[3] not in ("NNR_RSVD", "NNR_UNSP") for row in rows):  # otherwise this is not a bitstream
             output.table(
                 ("unit", "offset", "size", "type", "name", "shape", "detail", "bits/par"),
                 rows,

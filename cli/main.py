@@ -34,6 +34,7 @@ COMMANDS = (
     "diff",
     "inspect",
     "explain",
+    "store",
     "update",
     "verify",
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
@@ -46,9 +47,24 @@ def _maps(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 def measuring(command: F) -> F:
-    """Add the options ``--map``, ``--evaluate`` and ``--metric``."""
+    """Add the options for statements about performance, and ``--base-model-id``."""
     for option in (
-        click.option("--metric", metavar="NAME", help="Metric of the maps, such as top-1: performance_metric_type."),
+        click.option(
+            "--base-model-id",
+            metavar="TEXT",
+            help="Identifier of the base model, to be stored in the bitstream (6.4.4.3).",
+        ),
+        click.option(
+            "--validation-performance",
+            type=float,
+            metavar="VALUE",
+            help="Performance on a validation set, to be stored in the bitstream; requires --metric.",
+        ),
+        click.option(
+            "--metric",
+            metavar="NAME",
+            help="Metric of the maps and of --validation-performance, such as top-1: performance_metric_type.",
+        ),
         click.option(
             "--evaluate",
             metavar="COMMAND",
@@ -63,7 +79,7 @@ def measuring(command: F) -> F:
             callback=_maps,
             metavar="KIND[=P,...]",
             help=f"Measure the accuracy of the decoded model after further reduction, and write it into the bitstream: "
-            f"{', '.join(KINDS)}; with thresholds or ratios (default: values that suit the weights); repeatable "
+            f"{', '.join(KINDS)}; with thresholds or ratios (default: points chosen to fit the weights); repeatable "
             "(docs/guides/reduction.md).",
         ),
     ):
@@ -81,13 +97,20 @@ class Request:
 
 
 def checked(
-    maps: Maps, evaluate: str | None, metric: str | None, config: nnr.EncoderConfig, dry_run: bool
+    maps: Maps,
+    evaluate: str | None,
+    metric: str | None,
+    validation: float | None,
+    config: nnr.EncoderConfig,
+    dry_run: bool,
 ) -> Request | None:
     """Return the requested measurement, or None. Raise UsageError for options that do not match."""
     if bool(maps) != (evaluate is not None):
         raise click.UsageError("--map and --evaluate require each other")
-    if metric is not None and not maps:
-        raise click.UsageError("--metric requires --map")
+    if metric is not None and not maps and validation is None:
+        raise click.UsageError("--metric requires --map or --validation-performance")
+    if validation is not None and metric is None:
+        raise click.UsageError("--validation-performance requires --metric")
     if metric == "":
         raise click.UsageError("--metric must not be empty")
     if metric is not None and config.profile == 0:
@@ -103,6 +126,27 @@ def checked(
     if not words:
         raise click.UsageError("--evaluate must not be empty")
     return Request(maps, words, metric)
+
+
+def stating(
+    config: nnr.EncoderConfig, base_model_id: str | None, validation: float | None, metric: str | None
+) -> nnr.EncoderConfig:
+    """Return the options with statements about the base model and the performance on a validation set."""
+    import nnr_codec as nnr
+
+    if base_model_id is None and validation is None:
+        return config
+    if config.profile == 0:
+        name = "--validation-performance" if base_model_id is None else "--base-model-id"
+        raise click.UsageError(f"{name} requires --profile 1")
+    known = config.performance if isinstance(config.performance, nnr.Performance) else nnr.Performance()
+    stated = replace(
+        known,
+        base_model_id=base_model_id,
+        performance_metric_type=metric,
+        validation_set_performance=validation,
+    )
+    return replace(config, performance=stated)
 
 
 def measured(
@@ -213,7 +257,7 @@ def applying(command: F) -> F:
 
 @dataclass(frozen=True)
 class Point:
-    """Point of a performance map to apply, with its row."""
+    """Point of a performance map to apply: the reduction step, and the accuracy that the map states."""
 
     step: nnr.Step
     promise: str
@@ -228,25 +272,46 @@ def point_of(file: nnr.NnrFile, sparsify: float | None, prune: float | None) -> 
     if (sparsify is not None or prune is not None) and file.is_update:
         raise click.UsageError("--sparsify and --prune apply to whole models, but the bitstream is an update")
     if sparsify is not None:
-        row = _row(file, "--sparsify", sparsify, "sparsification", "threshold")
-        step, share = Step("sparsify", threshold=row.threshold), f", {_share(row)}"
+        row, names = _row(file, "--sparsify", sparsify, "sparsification", "threshold")
+        step, share = Step("sparsify", threshold=row.threshold, **_only(names)), f", {_share(row)}"
     elif prune is not None:
-        row = _row(file, "--prune", prune, "pruning", "pruning_ratio")
-        step, share = Step("prune", ratio=row.pruning_ratio), ""
+        row, names = _row(file, "--prune", prune, "pruning", "pruning_ratio")
+        step, share = Step("prune", ratio=row.pruning_ratio, **_only(names)), ""
     else:
         return None
-    metric = _metric(file)
-    return Point(step, f"accuracy {row.nn_accuracy:g}{f' ({metric})' if metric else ''}{share}")
+    metric, where = _metric(file), f" of {_listed(names)}" if names else ""
+    return Point(step, f"accuracy {row.nn_accuracy:g}{f' ({metric})' if metric else ''}{share}{where}")
 
 
-def _row(file: nnr.NnrFile, option: str, value: float, kind: str, name: str) -> Any:
-    """Return the row of a map whose point is the float32 nearest to a number."""
+def _only(names: Sequence[str]) -> dict[str, str]:
+    """Return the option of a step that selects these tensors; none for the whole model."""
+    escaped = [re.sub(r"([*?[])", r"[\1]", name) for name in names]
+    return {"tensors": "|".join(escaped)} if names else {}
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Name the tensors of a layer parameter set."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _scopes(file: nnr.NnrFile) -> list[tuple[tuple[str, ...], nnr.PerformanceMaps]]:
+    """Return the maps of the whole model, without names, and the maps of layers, with the names of their tensors."""
+    layers = file.performance_of_layers().items()
+    return [((), file.performance.maps), *((tuple(names), maps) for maps, names in layers)]
+
+
+def _row(file: nnr.NnrFile, option: str, value: float, kind: str, name: str) -> tuple[Any, tuple[str, ...]]:
+    """Return the row of a map whose point is the float32 nearest to a number, and its tensors; () for the model.
+
+    A map of the whole model comes first, then the first layer parameter set.
+    """
     import numpy as np
 
-    table = getattr(file.performance.maps, kind)
-    if table is None or not table.rows:
+    found = [(names, getattr(maps, kind)) for names, maps in _scopes(file)]
+    found = [(names, table) for names, table in found if table is not None and table.rows]
+    if not found:
         raise click.UsageError(f"{option} requires a {kind} map, but the bitstream has none")
-    points = {np.float32(getattr(row, name)): row for row in table.rows}
+    points = {np.float32(getattr(row, name)): (row, names) for names, table in reversed(found) for row in table.rows}
     with np.errstate(over="ignore"):
         asked = np.float32(value)
     if asked not in points:
@@ -256,22 +321,31 @@ def _row(file: nnr.NnrFile, option: str, value: float, kind: str, name: str) -> 
 
 
 def print_maps(file: nnr.NnrFile, as_json: bool) -> None:
-    """Print the rows of the maps of the whole model."""
+    """Print the rows of the maps of the whole model, and of the maps of layers."""
     import json
     from dataclasses import asdict
 
-    known = file.performance.maps
-    rows = [(kind, row) for kind in KINDS for row in getattr(getattr(known, kind), "rows", ())]
+    rows = [
+        (names, kind, row)
+        for names, known in _scopes(file)
+        for kind in KINDS
+        for row in getattr(getattr(known, kind), "rows", ())
+    ]
     if as_json:
-        click.echo(json.dumps([{"map": kind, **_plain(asdict(row))} for kind, row in rows], indent=1))
+        of = [{"tensors": list(names)} if names else {} for names, _, _ in rows]
+        found = [{"map": kind, **_plain(asdict(row)), **own} for own, (_, kind, row) in zip(of, rows, strict=True)]
+        click.echo(json.dumps(found, indent=1))
         return
     metric = one_line(_metric(file) or "accuracy")
-    output.table(
-        ("map", "point", metric, "remains", "of classes"),
-        ((kind, _told(_point(row)), f"{row.nn_accuracy:g}", _share(row), _classes(row)) for kind, row in rows),
-        right=("point", metric),
-        fold=("of classes",),
-    )
+    heads = ["map", "tensors", "point", metric, "remains", "of classes"]
+    cells = [
+        [kind, _listed(names) if names else "", _text(_point(row)), f"{row.nn_accuracy:g}", _share(row), _classes(row)]
+        for names, kind, row in rows
+    ]
+    if not any(names for names, _, _ in rows):
+        for line in (heads, *cells):
+            del line[1]
+    output.table(heads, cells, right=("point", metric), fold=("of classes",))
 
 
 def _metric(file: nnr.NnrFile) -> str | None:
@@ -295,7 +369,7 @@ def _point(row: Any) -> float:
     return point
 
 
-def _told(value: float) -> str:
+def _text(value: float) -> str:
     """Return the shortest number that rounds to the same float32."""
     import numpy as np
 

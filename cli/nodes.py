@@ -84,7 +84,7 @@ def _lines(node: Node, depth: int) -> Iterator[str]:
 
 
 def _heading(unit: UnitNode, indent: str) -> str:
-    state = "" if unit.complete else ", malformed from there on"
+    state = "" if unit.complete else ", malformed after that"
     size = f"{unit.bits / 8:,.3f}".rstrip("0").rstrip(".")
     return f"{indent}{unit.label}, {unit.clause}: byte {unit.offset // 8:,}, {size} bytes{state}"
 

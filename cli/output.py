@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
@@ -217,6 +219,23 @@ def model(name: str, *, limits: nnr.Limits, or_bitstream: bool = False, **option
         raise
 
 
+def save(model: nnr.Model, stream: BinaryIO | None, target: str, model_format: str | None, force: bool) -> None:
+    """Write a model, complete or not at all, in the requested format, the format of the file extension, or its own."""
+    import nnr_codec as nnr
+    from nnr_codec import formats
+
+    if stream:
+        with tempfile.TemporaryFile() as whole:
+            nnr.save(model, cast(BinaryIO, whole), format=model_format or model.format)
+            whole.seek(0)
+            shutil.copyfileobj(whole, stream)
+        return
+    if not model_format:
+        with contextlib.suppress(nnr.FormatError):
+            model_format = formats.by_suffix(target).NAME
+    nnr.save(model, target, format=model_format or model.format, overwrite=force)
+
+
 def stdin() -> BinaryIO:
     """Return standard input for ``-``; a terminal is rejected."""
     if sys.stdin is None or _is_terminal(sys.stdin):
@@ -256,17 +275,24 @@ def update_of(file: nnr.NnrFile) -> str:
 
 
 def tensors(n: int) -> str:
-    """Return ``1 tensor``, ``2 tensors``."""
+    """Return the number of tensors as text: ``1 tensor``, ``2 tensors``."""
     return f"{n:,} tensor{'' if n == 1 else 's'}"
 
 
+def attachments(names: Collection[str], sizes: str = "") -> str:
+    """Return the number of attachments, their first names, and ``sizes`` as text."""
+    from nnr_codec.formats import listed
+
+    return f"{len(names):,} attachment{'' if len(names) == 1 else 's'}{sizes}: {listed(names)}"
+
+
 def stored_size(model: str) -> int | None:
-    """Return the bytes of a model's file; None for a folder, standard input and a bitstream."""
+    """Return the size of a model's file in bytes; None for a folder, standard input and a bitstream."""
     return os.path.getsize(model) if os.path.isfile(model) and not model.lower().endswith(".nnr") else None
 
 
 def packed_size(source_bytes: int, stored: int | None) -> int | None:
-    """Return the bytes of a file that is smaller than its values, which are compressed or converted; None otherwise."""
+    """Return ``stored`` if the file is smaller than its tensors as arrays, as with compression; otherwise None."""
     return stored if stored and stored < source_bytes else None
 
 
@@ -278,7 +304,7 @@ def sizes(source_bytes: int, stored: int | None, nbytes: int, parameters: int) -
     source_bytes, parameters : int
         Bytes of the tensors as arrays, and the number of their values.
     stored : int or None
-        Bytes of the file (:func:`stored_size`), to which the ratio refers if it is a packed file.
+        Bytes of the file (:func:`stored_size`), to which the first ratio refers if it is a packed file.
     nbytes : int
         Bytes of the bitstream.
     """

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
@@ -124,6 +125,21 @@ def report(command: F) -> F:
         metavar="FILE",
         help="Write a report on each tensor to a .json or .html file (see docs/guides/reports.md); repeatable.",
     )(command)
+
+
+def parts(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | str | int | None:
+    """Parse ``--parts layers``, ``--parts size:BYTES`` and ``--parts GLOB=NAME``."""
+    if values == ("layers",):
+        return "layers"
+    if len(values) == 1 and values[0].startswith("size:") and "=" not in values[0]:
+        return Size().convert(values[0].removeprefix("size:"), param, ctx)
+    found = {}
+    for value in values:
+        glob, equals, name = value.rpartition("=")
+        if not (equals and glob and name):
+            raise click.BadParameter(f"{value!r} is not of the form GLOB=NAME; layers and size:BYTES stand alone")
+        found[glob] = name
+    return found or None
 
 
 def _rule(text: str) -> nnr.Rule:
@@ -276,14 +292,17 @@ def in_folder(target: str | None) -> bool:
 def place(source: str, target: str | None, suffix: str) -> str:
     """Return the path of the output of ``source``: the target, or a path in the folder ``target`` or beside ``source``.
 
-    A missing folder is created.
+    A missing folder is created. The output of a URL is in the current folder by default.
     """
     from nnr_codec import formats
+    from nnr_codec.urls import base_name, is_url
 
     if target is not None and not in_folder(target):
         return target
     if source == "-":
         raise click.UsageError("standard input has no default output name; give -o")
+    if is_url(source) and not (source := base_name(source)):
+        raise click.UsageError("the URL has no file name; give -o")
     stem = formats.without_suffix(source)
     if target is None:
         return stem + suffix
@@ -316,7 +335,7 @@ def resume(command: F) -> F:
 
 @contextmanager
 def resumable(resume: bool, done: Sequence[str]) -> Iterator[None]:
-    """Add to the message of an interruption how to continue; ``done`` are the inputs that need not be repeated."""
+    """Add the command for continuing to the message of an interruption, without the inputs ``done``."""
     try:
         yield
     except (KeyboardInterrupt, Terminated) as error:
@@ -408,3 +427,11 @@ def check_companions(model: nnr.Model, *targets: str | None) -> None:
         for path in getattr(model.tensors, "files", ()):
             if target and os.path.exists(target) and os.path.samefile(path, target):
                 raise FileExistsError(f"{target} is a file of an input model; write to another name")
+
+
+def matching(file: nnr.NnrFile, globs: Sequence[str], option: str) -> list[str]:
+    """Return the matching tensor names. Raise UsageError for a glob without a match."""
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in file):
+            raise click.UsageError(f"{option} {glob!r} matches no tensor")
+    return [name for name in file if any(fnmatchcase(name, glob) for glob in globs)]

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
 from . import coding, output, params
 from .coding import LOSSLESS
-from .diff import errors_told
+from .diff import error_text
 from .errors import one_line
 
 if TYPE_CHECKING:
@@ -51,7 +48,7 @@ def _codings(command: F) -> F:
         coding.options("rules", "effort", "rate", "codebook", "jobs"),
         coding.options(
             *("dependent_quantization", "fast_decode", "scan_order", "row_skipping"),
-            *("max_unit_size", "side_info", "indexed_references"),
+            *("max_unit_size", "side_info", "index", "indexed_references"),
         ),
         coding.options("snr", "max_error", "target_size", "target_ratio", "lossless"),
         click.option(
@@ -115,7 +112,7 @@ Examples:
     "--sparsity",
     type=click.FloatRange(0, 1),
     metavar="R",
-    help="Keep this share of the parameters of matrices as in OLD: those with the smallest changes.",
+    help="Keep the OLD values of this share of the parameters of matrices: the parameters with the smallest changes.",
 )
 @click.option("--structured", is_flag=True, help="With --sparsity: keep whole rows.")
 @click.option(
@@ -172,7 +169,7 @@ def encode(
     """Encode the difference between OLD and NEW (- for standard input) as an update of OLD.
 
     Equal tensors take no bytes. Tensors that OLD lacks, or has with another shape or type, are coded whole, as are
-    those with changes that are not finite. Integers are lossless.
+    tensors with changes that are not finite. Integers are lossless.
     """
     import nnr_codec as nnr
     from nnr_codec.api.files import file_name
@@ -186,7 +183,7 @@ def encode(
     if sparsity is not None and math.isnan(sparsity):
         raise click.UsageError("--sparsity must be a finite number, got nan")
     if sparsity is not None and (lossless or preset == LOSSLESS):
-        printer.warning("--sparsity changes NEW; --lossless keeps every bit of what remains")
+        printer.warning("--sparsity changes NEW; --lossless keeps every bit of the remaining changes")
     with coding.usage_errors():
         binary_ternary_of(sbt, sbt_ternary, config)
     if dry_run and (check or reports):
@@ -296,7 +293,7 @@ Examples:
 @click.argument("old", type=params.FileName())
 @click.argument("bitstream", type=params.FileName(), metavar="UPDATE")
 @params.target("NEW", "The model")
-@params.model_format("from its file extension, else that of OLD", of="NEW")
+@params.model_format("from its file extension, else the format of OLD", of="NEW")
 @params.limits
 @params.conversion
 def apply(
@@ -320,7 +317,7 @@ def apply(
     params.check_companions(before, target)
     ((data, model),) = _links(before, old, (bitstream,), limits, printer)
     _details(printer, data)
-    _save(model, stream, target, model_format, force)
+    output.save(model, stream, target, model_format, force)
     printer.note(
         f"{old} + {bitstream} -> {target}: {output.tensors(len(model))} in {time.perf_counter() - started:.2f} s"
     )
@@ -338,7 +335,7 @@ Examples:
 @click.argument("base", type=params.FileName())
 @click.argument("updates", nargs=-1, required=True, type=params.FileName(), metavar="UPDATE...")
 @params.target("NEW", "The model after the last update; without it, updates are only checked", required=False)
-@params.model_format("from its file extension, else that of BASE", of="NEW")
+@params.model_format("from its file extension, else the format of BASE", of="NEW")
 @params.limits
 @params.conversion
 def chain(
@@ -353,8 +350,9 @@ def chain(
 ) -> None:
     """Apply each UPDATE (one may be - for standard input) to the result of BASE and the updates before it.
 
-    Each must be an update of exactly that model. Without NEW, print a line for BASE and for each UPDATE with the digest
-    of the model, by which the next update identifies it.
+    An update without --parent must be an update of exactly that model. An update with --parent is an update of BASE
+    and follows the updates before it. Without NEW, print a line for BASE and for each UPDATE with the digest of the
+    model, by which the next update identifies it.
     """
     import nnr_codec as nnr
 
@@ -370,7 +368,7 @@ def chain(
         if not target:
             click.echo(one_line(f"{name}: {nnr.identity(model)}"))
     if target:
-        _save(model, stream, target, model_format, force)
+        output.save(model, stream, target, model_format, force)
         printer.note(
             f"{base} + {_counted(updates)} -> {target}: {output.tensors(len(model))} "
             f"in {time.perf_counter() - started:.2f} s"
@@ -483,23 +481,6 @@ def _write(data: bytes, stream: BinaryIO | None, target: str, force: bool) -> No
         file.write(data)
 
 
-def _save(model: nnr.Model, stream: BinaryIO | None, target: str, model_format: str | None, force: bool) -> None:
-    """Write a model, complete or not at all, in the requested format, the format of the file extension, or its own."""
-    import nnr_codec as nnr
-    from nnr_codec import formats
-
-    if stream:
-        with tempfile.TemporaryFile() as whole:
-            nnr.save(model, cast(BinaryIO, whole), format=model_format or model.format)
-            whole.seek(0)
-            shutil.copyfileobj(whole, stream)
-        return
-    if not model_format:
-        with suppress(nnr.FormatError):
-            model_format = formats.by_suffix(target).NAME
-    nnr.save(model, target, format=model_format or model.format, overwrite=force)
-
-
 def sparser(base: nnr.Model, new: nnr.Model, ratio: float, structured: bool) -> nnr.Model:
     """Return the new model without the smallest changes of its matrices."""
     import numpy as np
@@ -571,7 +552,7 @@ def _checked(base: nnr.Model, new: nnr.Model, got: nnr.Model) -> str:
         return "applies to the same tensors, bit for bit"
     noises = [_noise(one) for one in (nnr.compare_models(base, new), found)]
     ratio = f", SNR of the differences {10 * math.log10(noises[0] / noises[1]):.2f} dB" if all(noises) else ""
-    return f"{errors_told(found)}{ratio}"
+    return f"{error_text(found)}{ratio}"
 
 
 def _noise(found: ModelDifference) -> float:

@@ -1,4 +1,4 @@
-"""``nnr verify``: check a bitstream or an NNEF model, and print digests of tensors."""
+"""``nnr verify``: check a bitstream, or an NNEF, SkriptND or OpenVINO model, and print digests of tensors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .errors import NO, one_line
 if TYPE_CHECKING:
     import nnr_codec as nnr
 
-_HINT = "nnr verify checks bitstreams and NNEF models; use nnr encode first"
+_HINT = "nnr verify checks bitstreams, NNEF, OpenVINO and SkriptND models; use nnr encode first"
 
 
 @click.command(
-    short_help="Check the conformance of a bitstream or an NNEF model.",
+    short_help="Check the conformance of a bitstream, or of an NNEF, SkriptND or OpenVINO model.",
     epilog="""\b
 Examples:
   nnr verify model.nnr
@@ -28,11 +28,12 @@ Examples:
   nnr verify model.nnr --digest > model.digests
   nnr verify model.nnr --against model.digests
   nnr verify model.nnef
+  nnr verify model.xml
 """,
 )
 @click.argument("bitstreams", nargs=-1, required=True, type=params.FileName(), metavar="FILE...")
 @params.inputs("A bitstream that FILE updates")
-@params.topology("Topology of the bitstreams, which replaces those that they contain")
+@params.topology("Topology that replaces the topologies in the bitstreams")
 @click.option("--digest", "as_manifest", is_flag=True, help="Print a manifest of SHA-256 digests of the tensors.")
 @click.option("--against", type=params.FileName(), metavar="MANIFEST", help="Compare the tensors with a manifest.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -53,14 +54,21 @@ def verify(
     The exit code is 1 if there is a violation, or a difference from MANIFEST.
 
     A FILE that is an NNEF model (a folder, a tar, a gzipped tar, or a graph.nnef) is checked against NNEF 1.0.3: its
-    texts, labels and tensor files. Lines have the file, line and column in the model; see nnr explain ModelReport.
-    Models of other formats are an error.
+    graph, operands of operations, graph.quant, labels and tensor files. Lines have the file, line and column in the
+    model; see nnr explain ModelReport.
+
+    A FILE that is a SkriptND model (a folder with a main.sknd, or this file) is checked against the draft of NNEF 2:
+    modules, names of operators, tensors and attributes, and tensor files.
+
+    A FILE that is the XML of an OpenVINO IR is checked against opset1: its graph, attributes, element types and shapes
+    of operations, and the size of the .bin. Models of other formats are rejected.
     """
     import nnr_codec as nnr
     from nnr_codec import formats
     from nnr_codec.conformance.digest import differences, manifest, read_manifest
+    from nnr_codec.formats import nnef, openvino, skriptnd
     from nnr_codec.formats.diagnosis import check_bitstream
-    from nnr_codec.formats.nnef import recognise
+    from nnr_codec.urls import is_url, public
 
     if (as_manifest or against) and len(bitstreams) > 1:
         raise click.UsageError("--digest and --against require a single FILE")
@@ -76,15 +84,16 @@ def verify(
         lines: list[str] = []
         with ExitStack() as stack:
             before = [stack.enter_context(output.source(earlier)) for earlier in inputs]
-            source = stack.enter_context(
-                formats.opened(stack.enter_context(output.source(name, or_model=True)), limits)
-            )
-            is_model = recognise(source)
-            if not isinstance(source, Path):
-                source.seek(0)
-            elif source.is_dir() and not is_model:
-                check_bitstream(source, _HINT)
-                is_model = True  # an incomplete model, whose report lists the missing files
+            source: Any = stack.enter_context(output.source(name, or_model=True))
+            is_model, is_remote = False, is_url(name)
+            if not is_remote:
+                source = stack.enter_context(formats.opened(source, limits))
+                is_model = any(form.recognise(source) for form in (nnef, openvino, skriptnd))
+                if not isinstance(source, Path):
+                    source.seek(0)
+                elif source.is_dir() and not is_model:
+                    check_bitstream(source, _HINT)
+                    is_model = True  # an incomplete model, whose report lists the missing files
             if is_model:
                 if inputs or topology or as_manifest or against:
                     raise click.UsageError(
@@ -94,17 +103,18 @@ def verify(
                 models += 1
             else:
                 report = nnr.verify(source, limits=limits, inputs=before, topology=given)
-                if (first := report.violations[:1]) and first[0].unit == 0:
+                if (first := report.violations[:1]) and first[0].unit == 0 and not is_remote:
                     check_bitstream(source, _HINT)
         if expected is not None and isinstance(report, nnr.Report):
             wrong = differences(expected, {tensor.name: tensor for tensor in report.tensors})
             lines = [f"tensor {tensor!r} {what}" for tensor, what in wrong.items()]
+        shown = public(name)
         violations, warnings = violations + len(report.violations), warnings + len(report.warnings)
         differing += len(lines)
         if as_json:
-            printed.append({"file": name, **asdict(report), "differences": lines})
+            printed.append({"file": shown, **asdict(report), "differences": lines})
             continue
-        _print(name, report, lines, to_stderr=as_manifest)
+        _print(shown, report, lines, to_stderr=as_manifest)
         if as_manifest and isinstance(report, nnr.Report):
             click.echo(json.dumps(manifest(report.tensors), indent=1))
     if as_json:

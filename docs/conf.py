@@ -42,7 +42,7 @@ napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 
-#: Pages whose text is a file outside of docs; the files under these names only say where it is.
+#: Pages whose text is a file outside docs; the files under these names only refer to it.
 OUTSIDE = {
     "changelog": "CHANGELOG.md",
     "contributing": "CONTRIBUTING.md",
@@ -54,7 +54,7 @@ LINK = re.compile(r"(?<!!)\[([^]\n]*)\]\((?!\w+:|#|/)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def read_source(app: Sphinx, name: str, source: list[str]) -> None:
-    """Fill the generated pages, and point links to files outside of docs to their pages."""
+    """Fill the generated pages, and point links to files outside docs to their pages."""
     path = DOCS / f"{name}.md"
     if name in OUTSIDE:
         path = ROOT / OUTSIDE[name]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -19,7 +20,7 @@ from .reduction_steps import Step, steps_of
 #: Default exponent of the step size of lossy tensors: 2**-10.
 DEFAULT_STEP_EXPONENT = -10
 
-#: Options of each preset, by name.
+#: Options of each preset, by name; rules are options by pattern.
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     "small": {"quality": 30.0},
@@ -36,6 +37,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         "scan_order": 0,
         "row_skipping": False,
         "codebook": 0,
+    },
+    "lora": {
+        "snr": 48.5,
+        "rules": {"*lora_[!m]*": {"fine_vectors": False}, "*lora_magnitude_vector*": {"exact": True}},
     },
     "update": {"quality": 25.0},
     "fl": {"quality": 12.0, "fine_vectors": False},
@@ -56,7 +61,7 @@ MODEL_GOALS = (*TENSOR_GOALS, "target_size", "target_ratio")
 #: Fixed-point formats by name: number of fraction bits and total number of bits.
 FIXED_POINT = {"q7.8": (8, 16)}
 
-#: Parameters that a block may contain beside its weight: local scaling, batch normalization, bias.
+#: Parameters that a block may contain besides its weight: local scaling, batch normalization, bias.
 BLOCK_TYPES = NNR_CPT_LS | NNR_CPT_BN | NNR_CPT_BI
 #: Boolean tensor options without a None state.
 _FLAGS = ("fine_vectors", "fast_decode", "reducible")
@@ -98,7 +103,7 @@ class TensorOptions:
         0: by rows; 1..4: by blocks of 8, 16, 32, 64 with entry points. None: by rows, unless ``effort`` tries others.
     fast_decode : bool
         Code large tensors by blocks with entry points, from which decoders can decode many parts at a time
-        (docs/explanation/lanes.md), for about 0.5 to 1 % more bytes. Tensors with a ``scan_order`` are not changed.
+        (docs/explanation/lanes.md), for about 0.4 to 0.8 % more bytes. Tensors with a ``scan_order`` are not changed.
     row_skipping : bool or None
         Code each all-zero row as one flag (profile 1). None: by ``effort``.
     cabac_unary_length_minus1 : int or None
@@ -164,7 +169,7 @@ class RuleOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Rule:
-    """Options for the tensors whose names match a glob (``*``, ``?``, ``[seq]``; case counts).
+    """Options for the tensors whose names match a glob (``*``, ``?``, ``[seq]``; case-sensitive).
 
     >>> Rule("*.bias", exact=True).options
     {'exact': True}
@@ -210,7 +215,11 @@ class ConfigOptions(RuleOptions, total=False):
     deflate_topology: bool
     max_unit_size: int | None
     indexed_references: bool
+    parts: Mapping[str, str] | str | int
+    layer_parameter_sets: bool
+    join: Sequence[str]
     side_info: bool
+    index: bool
     performance: ParameterSetElements | None
     temporal_context_modeling: bool | None
     hist_dep_sig_prob: bool | None
@@ -248,7 +257,7 @@ class EncoderConfig(TensorOptions):
     target_size : int or None
         Maximum size of the bitstream in bytes. If a lossless encoding fits, the encoding is lossless; otherwise the
         size is within 1 % of the target, and the error is distributed over all quantized tensors without a goal of
-        their own (docs/guides/steering.md). EncodeError if the coarsest step sizes need more bytes.
+        their own (docs/guides/steering.md). Raises EncodeError if the coarsest step sizes need more bytes.
     target_ratio : float or None
         Target size as a fraction of the bytes of the tensors, above 0 and up to 1. Tensors count as the source stores
         them, before any step of ``reduce``; tied tensors count once.
@@ -260,56 +269,80 @@ class EncoderConfig(TensorOptions):
         weights of a row compensate for the errors of earlier weights, unless ``rate`` is 0 (docs/guides/data-aware.md).
     block : bool or None
         Code each block of the topology, a weight with its bias and batch normalization, in one unit (NNR_PT_BLOCK,
-        7.3.5), as blocks of the model always are. Blocks whose weight is lossless or has a codebook are coded as
-        separate tensors, with an EncodeWarning. EncodeError if no blocks are known. None: True if blocks are known.
+        7.3.5), as blocks of the model always are. Blocks whose weight is lossless are coded as separate tensors, with
+        an EncodeWarning. Raises EncodeError if no blocks are known. None: True if blocks are known.
     fold_batchnorm : bool
         Fold the batch normalizations of these blocks (8.2.1): two of the four tensors and the bias follow from the
         others and are not coded; decoders derive them with the topology. The outputs of the network stay the same up to
-        rounding, but its tensors change. EncodeError if no batch normalization can be folded. Implies ``block``.
+        rounding, but its tensors change. Raises EncodeError if no batch normalization can be folded. Implies ``block``.
     local_scaling : bool or None
         Scale the weight of each block with batch normalization, output channel by output channel, so that errors are
         smaller where the normalization amplifies them. The inverse scale is coded with the weight or merged into a
         scale of the topology. Weights with ``sensitivity`` or ``hessians`` are skipped. Where a new scale
         would be needed, these are skipped too: weights in float16 or with ``codebook``, ``snr`` or ``max_error``,
         blocks too large for one unit, and models whose names are in one list, which has only labels of the topology
-        (A.4). Implies ``block``. EncodeError if no blocks are known. None: True if blocks are known.
+        (A.4). Implies ``block``. Raises EncodeError if no blocks are known. None: True if blocks are known.
     reduce : str or sequence of Step
         Steps of parameter reduction, applied in order before quantization: a string such as ``"sparsify(ratio=0.6),
-        fold"``, or :class:`nnr_codec.reduction.Step` objects; docs/guides/reduction.md lists all tools. Reduced tensors
+        fold"``, or :class:`nnr_codec.Step` objects; docs/guides/reduction.md lists all tools. Reduced tensors
         are held in memory as a whole. ``fold_batchnorm`` and ``local_scaling`` add steps at the end.
     fixed_point : str or None
         ``"q7.8"``: round each float, in tensors of any float type, to the nearest multiple of 2**-8 in the range of 16
         bits, -128..127.99609375, ties to even. Floats are decoded to float32. Out-of-range values saturate, with a
         SaturationWarning. With ``fold_batchnorm``, weights are multiplied by the scale of their batch normalization,
-        which then only adds an offset. EncodeError for values that are not finite, and in combination with any other
-        option that affects the error: goals, ``exact``, dependent quantization, ``rate``, ``codebook`` (other than 0),
-        ``sensitivity``, ``hessians`` and ``local_scaling``, also in rules and overrides.
+        which then only adds an offset. Raises EncodeError for values that are not finite, and in combination with any
+        other option that affects the error: goals, ``exact``, dependent quantization, ``rate``, ``codebook`` (other
+        than 0), ``sensitivity``, ``hessians`` and ``local_scaling``, also in rules and overrides.
     compressed_parameter_types : int
-        Parameters that a block may contain beside its weight: a sum of NNR_CPT_LS (2), NNR_CPT_BN (4) and NNR_CPT_BI
-        (8). Other tensors get their own unit. EncodeError if a tensor cannot be separated, such as a local scaling.
+        Parameters that a block may contain besides its weight: a sum of NNR_CPT_LS (2), NNR_CPT_BN (4) and NNR_CPT_BI
+        (8). Other tensors get their own unit. Raises EncodeError if a tensor, such as a local scaling, cannot be
+        separated.
     topology : str
         ``"carried"``: the bitstream contains the topology and its quantization text; ``"external"``: it contains
         neither, and decoders get them separately.
     deflate_topology : bool
-        Deflate topology and side information if that makes them smaller, the latter by more than 128 bytes.
+        Deflate the topology if that makes it smaller, and side information if that saves more than 128 bytes.
     max_unit_size : int or None
         Maximum size of a unit in bytes. A larger compressed data unit is split into up to 255 units (6.4.3.1). Other
         units cannot be split; a larger topology is rejected.
     indexed_references : bool
         Store the tensor names in one list, to which units refer by index (NNR_TPL_REFLIST). A model with one tensor has
         no list.
+    parts : mapping of str to str, str, or int
+        Parts of the model that become self-contained aggregate units (NNR_AGG_SLF), which decode without the rest: the
+        name of a part by glob for names of tensors; the last match wins, and ``/`` separates the name of a part from
+        the names of parts around it. ``"layers"``: one part for each layer, whose tensors have the same name up to the
+        first component that is a number, or up to the last separator. A number: parts of at most this size in bytes, or
+        of one tensor, in the order of the tensors. Parts are contiguous in the bitstream. Not for updates. NNCodec
+        cannot read them.
+    layer_parameter_sets : bool
+        Write a layer parameter set (NNR_LPS) before the tensors of each layer of ``parts="layers"``, and before each
+        tensor without a layer. It has the quantization parameter of the layer, flags for the parameter reduction of its
+        tensors, and the maps of ``Performance.layers``. Step sizes of one layer may differ by a factor of up to
+        2**64; with one quantization parameter for the model, tensors with other step sizes are lossless. Adds bytes.
+        Not for updates and parts. NNCodec cannot read them.
+    join : sequence of str
+        Tensors that share a unit with one step size: names with globs and one list of alternatives in braces, such
+        as ``"layers.*.{query,key,value}.weight"``. For each text that the wildcards match, the tensors of all
+        alternatives are concatenated along the dimension in which they differ, or the first one. If they differ in
+        several dimensions, their dimensions are stored in an order in which only one differs. Options of the first
+        tensor apply. The tensors must have the same type and rank, and must not be coded losslessly with side
+        information. Not for updates and blocks.
     side_info : bool
         Allow a side-information record, which other decoders skip, for types, shapes, ties and metadata that NNR cannot
         represent. False: models that need one are rejected.
+    index : bool
+        Write an index of the units near the start, from which readers of remote files list all tensors and locate each
+        of them (docs/guides/remote.md). Other decoders skip it. Adds bytes.
     performance : Performance or None
         Statements in the model parameter set about the base model, a validation result and effects of parameter
         reduction (6.4.4.3): an :class:`nnr_codec.bitstream.performance.Performance`.
     temporal_context_modeling, hist_dep_sig_prob : bool or None
         For updates: contexts depend on the levels of the previous update (10.3.4.2.2), and on whether any earlier level
-        was nonzero (10.2.1.4). None: if that saves bits. Without a previous update they have no effect.
+        was nonzero (10.2.1.4). None: used if that saves bits. Without a previous update they have no effect.
     nnr_pre : bool or None
         For updates: code residuals to the previous update, quantized uniformly (9.2.4), if every tensor has one. None:
-        if that takes fewer bytes.
+        used if that takes fewer bytes.
     """
 
     effort: int = 5
@@ -331,7 +364,11 @@ class EncoderConfig(TensorOptions):
     deflate_topology: bool = True
     max_unit_size: int | None = None
     indexed_references: bool = False
+    parts: Mapping[str, str] | str | int = field(default_factory=dict, hash=False)
+    layer_parameter_sets: bool = False
+    join: Sequence[str] = ()
     side_info: bool = True
+    index: bool = False
     performance: ParameterSetElements | None = None
     temporal_context_modeling: bool | None = None
     hist_dep_sig_prob: bool | None = None
@@ -342,8 +379,9 @@ class EncoderConfig(TensorOptions):
         """Return the options of a preset, with the given options replaced.
 
         ``default``; ``small``, ``balanced`` and ``fine`` for a quality of 30, 40 and 60; ``lossless``; ``3gpp-full``
-        for the tools of a whole model in 3GPP S4-260200. For updates: ``update``; ``fl``, which is coarser, vectors
-        included, for senders that add the coding error to the next update; ``3gpp-incremental``.
+        for the tools of a whole model in 3GPP S4-260200; ``lora`` for LoRA adapters (docs/guides/lora.md), whose rules
+        come before the given rules. For updates: ``update``; ``fl``, which is coarser, vectors included, for senders
+        that add the coding error to the next update; ``3gpp-incremental``.
         """
         check_options(cls.preset, options, ConfigOptions.__annotations__)
         if name not in PRESETS:
@@ -353,7 +391,10 @@ class EncoderConfig(TensorOptions):
             preset = {option: value for option, value in preset.items() if option not in TENSOR_GOALS}
         if options.get("max_error") is not None:
             preset = {option: value for option, value in preset.items() if option not in _OPTIMISED}
-        return cls(**{**preset, **options})
+        values = {**preset, **options}
+        if "rules" in preset and isinstance(given := options.get("rules", ()), Iterable):
+            values["rules"] = (*(Rule(pattern, **each) for pattern, each in preset["rules"].items()), *given)
+        return cls(**values)
 
     def __post_init__(self) -> None:
         if not isinstance(self.rules, Iterable):
@@ -369,7 +410,8 @@ class EncoderConfig(TensorOptions):
             raise EncodeError(Option("profile"), f" must be 0 or 1, got {self.profile}")
         if not 0 <= self.qp_density <= 7:
             raise EncodeError(Option("qp_density"), f" {self.qp_density} is outside 0..7")
-        for name in ("deflate_topology", "indexed_references", "side_info", "fold_batchnorm"):
+        flags = "deflate_topology", "indexed_references", "layer_parameter_sets", "side_info", "index", "fold_batchnorm"
+        for name in flags:
             if not isinstance(getattr(self, name), bool):
                 raise EncodeError(Option(name), f" must be true or false, got {getattr(self, name)!r}")
         for name in ("block", "local_scaling", "temporal_context_modeling", "hist_dep_sig_prob", "nnr_pre"):
@@ -386,6 +428,12 @@ class EncoderConfig(TensorOptions):
         _check_whole("max_unit_size", self.max_unit_size, optional=True)
         if self.max_unit_size is not None and self.max_unit_size < 1:
             raise EncodeError(Option("max_unit_size"), f" must be at least 1 byte, got {self.max_unit_size}")
+        self._check_parts()
+        if isinstance(self.join, str) or not isinstance(self.join, Iterable):
+            raise EncodeError(Option("join"), f" must be a sequence of names, got {self.join!r}")
+        object.__setattr__(self, "join", tuple(self.join))
+        for name in self.join:
+            parts_of(name)
         if self.performance is not None and not hasattr(self.performance, "elements"):
             raise EncodeError(Option("performance"), f" must be a Performance, got {self.performance!r}")
         _check_whole("target_size", self.target_size, optional=True)
@@ -419,6 +467,42 @@ class EncoderConfig(TensorOptions):
         self._check_fixed_point()
         self._check_unused()
 
+    def _check_parts(self) -> None:
+        """Check the division into parts."""
+        parts = self.parts
+        is_names = isinstance(parts, Mapping) and all(isinstance(text, str) for one in parts.items() for text in one)
+        is_size = isinstance(parts, int) and not isinstance(parts, bool)
+        if not (is_names or is_size) and parts != "layers":
+            raise EncodeError(
+                Option("parts"), f" must map globs to names of parts, or be 'layers' or a size in bytes, got {parts!r}"
+            )
+        if isinstance(parts, int) and parts < 1:
+            raise EncodeError(Option("parts"), f" must be at least 1 byte, got {parts}")
+        if isinstance(parts, Mapping):
+            for part in parts.values():
+                if not all(part.split("/")):
+                    raise EncodeError(Option("parts"), f": the name {part!r} has an empty component")
+        if not parts:
+            return
+        if self.layer_parameter_sets:
+            raise EncodeError(
+                Option("parts"),
+                " cannot be combined with ",
+                Option("layer_parameter_sets"),
+                ", because each part has a layer parameter set",
+            )
+        if self.max_unit_size is not None:
+            raise EncodeError(
+                Option("parts"), " cannot be combined with ", Option("max_unit_size"), ", because parts are units"
+            )
+        if self.indexed_references:
+            raise EncodeError(
+                Option("parts"),
+                " cannot be combined with ",
+                Option("indexed_references"),
+                ", because the indices of a list in each part would not be unique (6.2.3)",
+            )
+
     def _check_fixed_point(self) -> None:
         """Check that a fixed-point format is not combined with other options that affect the error."""
         if self.fixed_point is None:
@@ -429,16 +513,21 @@ class EncoderConfig(TensorOptions):
             if step.tool == "scale":
                 name = "scale" if step in self.reduction else "local_scaling"
                 raise EncodeError(
-                    Option("fixed_point"), " determines all step sizes, so ", Option(name), " has no effect"
+                    Option("fixed_point"),
+                    " determines all step sizes, so ",
+                    Option(name),
+                    " has no effect; omit it",
                 )
         self._check_permitted((Option("fixed_point"), " determines all step sizes"), _DECIDING)
 
     def _check_permitted(self, what: tuple[str, ...], permitted: Mapping[str, tuple[Any, ...]]) -> None:
-        """Raise EncodeError for an option with a value other than those permitted, also in rules and overrides."""
+        """Raise EncodeError for an option with a value that is not permitted, also in rules and overrides."""
         for where, tensor, options in self._all_options:
             for name, values in permitted.items():
                 if options.get(name) not in values:
-                    raise EncodeError(*what, ", so ", Option(name), " has no effect", tensor=tensor, where=where)
+                    raise EncodeError(
+                        *what, ", so ", Option(name), " has no effect; omit it", tensor=tensor, where=where
+                    )
 
     def _check_unused(self) -> None:
         """Reject options that have no effect on any model because of other options."""
@@ -469,7 +558,7 @@ class EncoderConfig(TensorOptions):
         """Check the options that change tensors before coding."""
         steps = {step.tool for step in self.reduction}
         if steps and self.exact:
-            raise EncodeError(_EXACT, " keeps every bit, so ", Option("reduce"), " has no effect")
+            raise EncodeError(_EXACT, " keeps every bit, so ", Option("reduce"), " has no effect; omit it")
         for name, tool, types in (
             ("fold_batchnorm", "fold", NNR_CPT_LS | NNR_CPT_BI),
             ("local_scaling", "scale", NNR_CPT_LS),
@@ -481,7 +570,7 @@ class EncoderConfig(TensorOptions):
                     Option(name), f" and the step {tool} of ", Option("reduce"), " do the same; choose one"
                 )
             if self.exact:
-                raise EncodeError(_EXACT, " keeps every bit, so ", Option(name), " has no effect")
+                raise EncodeError(_EXACT, " keeps every bit, so ", Option(name), " has no effect; omit it")
             if types & ~self.compressed_parameter_types:
                 raise EncodeError(
                     Option(name),
@@ -575,6 +664,20 @@ class EncoderConfig(TensorOptions):
         return replace(self, overrides=overrides)
 
 
+def parts_of(template: str) -> tuple[str, list[str], str]:
+    """Return the glob before the braces of a template, the alternatives, and the glob after them.
+
+    Raises EncodeError unless there is one pair of braces with at least two different alternatives.
+    """
+    match = re.fullmatch(r"([^{}]*)\{([^{},]+(?:,[^{},]+)+)\}([^{}]*)", template) if isinstance(template, str) else None
+    alternatives = match[2].split(",") if match else []
+    if not match or len({*alternatives}) < len(alternatives):
+        raise EncodeError(
+            Option("join"), f" must have different names in braces, as in '*.{{q,k}}.w', got {template!r}"
+        )
+    return match[1], alternatives, match[3]
+
+
 def configured(
     function: Callable[..., Any], config: EncoderConfig | None, options: EncoderOptions, preset: str = "default"
 ) -> EncoderConfig:
@@ -599,6 +702,17 @@ def configured(
     if "preset" in options:
         raise TypeError(f"{function.__qualname__}() got both config and preset; use EncoderConfig.preset()")
     return replace(config, **given)
+
+
+def lossless_by_default(function: Callable[..., Any], options: EncoderOptions) -> EncoderConfig:
+    """Return the configuration of options: lossless without a preset or an option that excludes ``exact``.
+
+    Raises the errors of :func:`configured`.
+    """
+    if "preset" not in options:
+        with suppress(EncodeError):
+            return configured(function, None, {"exact": True, **options})
+    return configured(function, None, options)
 
 
 def check_options(function: Callable[..., Any], options: Iterable[str], known: Iterable[str]) -> None:
@@ -679,7 +793,7 @@ def _check_goals(goals: Mapping[str, Any], exact: bool | None) -> None:
     if len(given) > 1:
         raise EncodeError(Option(given[0]), " and ", Option(given[1]), " cannot be combined; choose one")
     if exact and given not in ([], ["qp"]):  # qp then applies to tensors that a rule excludes from exact
-        raise EncodeError(_EXACT, " keeps every bit, so ", Option(given[0]), " has no effect")
+        raise EncodeError(_EXACT, " keeps every bit, so ", Option(given[0]), " has no effect; omit it")
 
 
 def _goals(options: Mapping[str, Any]) -> list[str]:

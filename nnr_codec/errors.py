@@ -286,16 +286,19 @@ class FormatError(NnrError, ValueError):
     Attributes
     ----------
     line, column : int
-        Position in a text, from 1; 0 if there is none. With a position, ``clause`` is a clause of NNEF 1.0.
+        Position in a text, from 1; 0 if there is none.
+    standard : str
+        For an error with a position, the standard that contains ``clause``.
     """
 
     line: int = 0
     column: int = 0
+    standard: str = "NNEF 1.0"
 
     def __str__(self) -> str:
         if not self.line:
             return super().__str__()
-        return f"{self.where}:{self.line}:{self.column}: {self.message} (NNEF 1.0, {self.clause})"
+        return f"{self.where}:{self.line}:{self.column}: {self.message} ({self.standard}, {self.clause})"
 
 
 class MissingDependencyError(FormatError, ImportError):

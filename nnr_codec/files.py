@@ -1,10 +1,10 @@
 """Output files that appear complete or not at all: written under a temporary name, then renamed.
 
 A killed process leaves only files and folders whose names end in :data:`PARTIAL_SUFFIX`. The next output in the same
-folder deletes those of the same user whose names identify a process that has ended (:func:`remove_stale`). Others may
-be deleted by hand if the target exists: a replaced output is kept under such a name until the new one is in place, and
-an interrupted output of several files may have replaced only some of them. A symbolic link at the target is replaced,
-never followed.
+folder deletes unfinished outputs of the same user whose names identify a process that has ended (:func:`remove_stale`).
+Others may be deleted by hand if the target exists: a replaced output is kept under such a name until the new one is in
+place, and an interrupted output of several files may have replaced only some of them. A symbolic link at the target is
+replaced, never followed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import secrets
 import shutil
 import stat
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -27,10 +28,63 @@ from .errors import FormatError
 #: File name suffix of unfinished outputs.
 PARTIAL_SUFFIX = ".nnr-partial"
 
+#: Maximum size of a path in bytes of UTF-8. It bounds the work for nested folders.
+MAX_ATTACHMENT_NAME = 255
+
 #: Names that identify the writing process: system, process number and start time (:func:`own_suffix`).
 _OWNED = re.compile(rf".*\.([0-9a-f]{{16}})-([1-9][0-9]{{0,9}})-([0-9]{{1,20}}){re.escape(PARTIAL_SUFFIX)}", re.DOTALL)
 #: Constants of renameat2 in Linux's uapi headers.
 _AT_FDCWD, _NOREPLACE, _EXCHANGE = -100, 1, 2
+#: Characters and names that some system does not allow in file names.
+_FORBIDDEN = re.compile(r'[\\:*?"<>|]')
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|conin[$]|conout[$]|com[0-9¹²³]|lpt[0-9¹²³]) *(?:[.].*)?", re.IGNORECASE)
+_MAX_BYTES = 255
+
+
+class FileNames:
+    """Relative paths in one folder that are valid, unambiguous and distinct on every system; slashes separate parts."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._folders: set[str] = set()
+
+    def add(self, name: str) -> None:
+        """Add a path. Raise FormatError if it is invalid, or collides with an earlier path."""
+        for part in name.split("/"):
+            if part in ("", ".", "..") or part[-1] in ". " or not part.isprintable() or _FORBIDDEN.search(part):
+                raise FormatError(f"{name[:80]!a} is not a valid name of a model file")
+            if len(part.encode()) > _MAX_BYTES or unicodedata.normalize("NFD", part) != part:
+                raise FormatError(f"{name[:80]!a} is too long, or changes with Unicode normalization")
+            if is_device(part):
+                raise FormatError(f"{name[:80]!a} is reserved for a device on Windows")
+        key = name.casefold()
+        if key in self._names:
+            other = self._names[key]
+            raise FormatError(f"file names {other[:80]!a} and {name[:80]!a} are equal, or differ only in case")
+        parts = key.split("/")
+        folders = {"/".join(parts[:count]) for count in range(1, len(parts))}
+        if key in self._folders or not folders.isdisjoint(self._names):
+            both = name if key in self._folders else self._names[min(folders & self._names.keys())]
+            raise FormatError(f"{both[:80]!a} is both a file and a folder")
+        self._names[key] = name
+        self._folders |= folders
+
+
+class AttachmentNames(FileNames):
+    """Names of attachments: not hidden, and of at most :data:`MAX_ATTACHMENT_NAME` bytes."""
+
+    def add(self, name: str) -> None:
+        """See FileNames."""
+        if len(name.encode("utf-8", "replace")) > MAX_ATTACHMENT_NAME:
+            raise FormatError(f"{name[:80]!a} has more than {MAX_ATTACHMENT_NAME} bytes")
+        super().add(name)
+        if any(part.startswith(".") for part in name.split("/")):
+            raise FormatError(f"{name[:80]!a} is the name of a hidden file")
+
+
+def is_device(part: str) -> bool:
+    """Return whether some system reserves this file name for a device."""
+    return _DEVICE.fullmatch(part) is not None
 
 
 @contextlib.contextmanager

@@ -30,6 +30,8 @@ class Limits:
         more than 32 times the archive; entries of a codebook.
     max_side_info_bytes : int
         Size of the inflated side-information record.
+    max_attachment_bytes, max_attachments : int
+        Total size of the inflated attachments; their number.
     max_pending_bytes, max_history_bytes : int
         Parts of tensors that wait for the remaining parts; contents of an UpdateState.
     max_decomp_elements : int
@@ -60,6 +62,8 @@ class Limits:
     max_topology_bytes: int = 64 << 20
     max_codebook: int = 65_536
     max_side_info_bytes: int = 16 << 20
+    max_attachment_bytes: int = 256 << 20
+    max_attachments: int = 1000
     max_pending_bytes: int = 2 << 30
     max_history_bytes: int = 1 << 30
     max_decomp_elements: int = 1 << 31
@@ -100,6 +104,8 @@ class Limits:
             max_topology_bytes=1 << 17,
             max_codebook=4096,
             max_side_info_bytes=1 << 20,
+            max_attachment_bytes=32 << 20,
+            max_attachments=100,
             max_pending_bytes=64 << 20,
             max_history_bytes=64 << 20,
             max_decomp_elements=256 << 20,
@@ -121,6 +127,8 @@ class Limits:
             max_topology_bytes=n,
             max_codebook=n,
             max_side_info_bytes=n,
+            max_attachment_bytes=n,
+            max_attachments=n,
             max_pending_bytes=n,
             max_history_bytes=n,
             max_decomp_elements=n,

@@ -93,6 +93,8 @@ class Slice:
     makes : bool
         True for the weight that produces the channels, with a filter or neuron for each; False for their biases and
         batch normalizations, and for tensors that read the channels.
+    divides : bool
+        True for the variances of a batch normalization.
     """
 
     tensor: str
@@ -101,6 +103,7 @@ class Slice:
     outer: int = 1
     inner: int = 1
     makes: bool = False
+    divides: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,10 @@ class Wiring:
         True if names that differ only in case are the same.
     channels : tuple of Channels
         Channels that can be removed; empty unless requested.
+    quantized : collection of str
+        Tensors that are parts of quantized tensors, such as integers and scales; the encoder stores them losslessly.
+    places : mapping of str to str
+        File and line of declarations, for messages.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -159,6 +166,8 @@ class Wiring:
     kinds: Mapping[str, str] = field(default_factory=dict)
     ignores_case: bool = False
     channels: tuple[Channels, ...] = ()
+    quantized: Collection[str] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with the blocks, without the graph in which they are found."""
@@ -192,6 +201,11 @@ class Model:
         Format of the source file, as named by :func:`nnr_codec.load`; empty if unknown.
     aliases : dict of str to str
         Tied tensors, mapped to the name of the tensor that they equal; both are in ``tensors``.
+    attachments : mapping of str to bytes
+        Other files of the model's folder, such as ``config.json``, by relative path with slashes. The mapping may read
+        them lazily.
+    file_name : str
+        Name of the file with the tensors in this folder, such as ``model.safetensors``; empty if unknown.
     """
 
     tensors: Mapping[str, Array]
@@ -201,6 +215,8 @@ class Model:
     pruned: Collection[str] = ()
     format: str = ""
     aliases: dict[str, str] = field(default_factory=dict)
+    attachments: Mapping[str, bytes] = field(default_factory=dict)
+    file_name: str = ""
 
     def __repr__(self) -> str:
         of = f" of {self.format}" if self.format else ""
@@ -257,8 +273,8 @@ def source_size(model: Model) -> tuple[int, int]:
     """Return the bytes and the number of parameters of a model's tensors, to which ratios refer.
 
     A tensor counts with the bytes of its array, in the type in which the source stores it. Items of less than 8 bits
-    count a byte each; types that a format converts while loading, such as Q8_0 of GGUF, count as converted. Tied
-    tensors count once: aliases, and arrays of a dict that share their memory.
+    count a byte each, also levels of quantized tensors of GGUF. Tied tensors count once: aliases, and arrays of a dict
+    that share their memory.
     """
     nbytes = parameters = 0
     seen = set()

@@ -10,6 +10,7 @@ from .api.decoding import decode_file as decode_file
 from .api.decoding import open as open
 from .api.encoding import encode as encode
 from .api.encoding import encode_file as encode_file
+from .api.files import dequantized as dequantized
 from .api.files import load as load
 from .api.files import save as save
 from .api.trials import estimate as estimate
@@ -81,8 +82,8 @@ from .federated.chain import squash_updates as squash_updates
 from .federated.feedback import ErrorFeedback as ErrorFeedback
 from .federated.update import UpdateEncoder as UpdateEncoder
 from .federated.update import encode_update as encode_update
-from .formats.nnef.rules import ModelFinding as ModelFinding
-from .formats.nnef.rules import ModelReport as ModelReport
+from .formats.findings import ModelFinding as ModelFinding
+from .formats.findings import ModelReport as ModelReport
 from .limits import Limits as Limits
 from .model import Block as Block
 from .model import Model as Model

@@ -41,7 +41,7 @@ class Step:
         object.__setattr__(self, "options", tuple(options.items()))
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name}={_told(value)}" for name, value in self.options)
+        told = ", ".join(f"{name}={_described(value)}" for name, value in self.options)
         return f"{self.tool}({told})" if told else self.tool
 
 
@@ -92,5 +92,5 @@ def _options(tool: str, text: str) -> dict[str, Value]:
     return options
 
 
-def _told(value: Value) -> str:
+def _described(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

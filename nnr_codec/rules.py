@@ -195,6 +195,18 @@ class Requirement(Enum):
         "standard.",
         "extension",
     )
+    ATTACHMENT = (
+        "attachment",
+        "",
+        "Attachments conform to docs/reference/side-information.md; not a rule of the standard.",
+        "extension",
+    )
+    INDEX = (
+        "index",
+        "",
+        "An index conforms to docs/reference/unit-index.md, and the units match it; not a rule of the standard.",
+        "extension",
+    )
     LIMITS = "limits", "", "Reading and decoding stay within the given limits; not a rule of the standard.", "limit"
     DECODABLE = "decodable", "7.1", "The decoder can decode the bitstream."
     # NNEF (Annex A)

@@ -110,12 +110,13 @@ def _run(model: Any, given: dict[str, Array], results: list[str]) -> dict[str, A
     names = [model.input_name(i) for i in range(model.input_count())]
     if len(names) == len(given) == 1:
         given = dict(zip(names, given.values(), strict=True))
-    if missing := [name for name in names if name not in given]:
-        raise FormatError(f"the graph has inputs {', '.join(names)}; {', '.join(missing)} not among {', '.join(given)}")
+    if not given.keys() >= {*names}:
+        raise FormatError(f"the graph requires the inputs {', '.join(names)}, got {', '.join(given)}")
     extents = [[int(str(extent)) for extent in model.input_fact(i).dims()] for i in range(len(names))]
     portions = [_portions(name, given[name], dims) for name, dims in zip(names, extents, strict=True)]
-    if len({len(arrays) for arrays in portions}) > 1:
-        raise FormatError("the inputs have different numbers of runs")
+    counts = [len(arrays) for arrays in portions]
+    if len(set(counts)) > 1:
+        raise FormatError(f"the inputs must have the same number of batches, got {', '.join(map(str, counts))}")
     outputs = [model.output_name(i) for i in range(model.output_count())]
     outputs = results if len(results) == len(outputs) else outputs
     state = model.into_runnable().spawn_state()
@@ -127,7 +128,7 @@ def _run(model: Any, given: dict[str, Array], results: list[str]) -> dict[str, A
 
 
 def _portions(name: str, array: Array, dims: list[int]) -> list[Array]:
-    """Return the arrays for each run; floats become float32, as in the graph."""
+    """Return the batches of an input, one for each run; floats become float32, as in the graph."""
     if array.dtype.kind == "f":
         array = array.astype(np.float32, copy=False)
     if (

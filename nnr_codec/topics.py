@@ -12,6 +12,7 @@ from functools import lru_cache
 from types import ModuleType
 
 from . import constants, errors
+from .bitstream import attachments
 from .bitstream.nodes import Node, UnitNode
 from .bitstream.summary import UnitInfo
 from .conformance.digest import TensorDigest
@@ -20,7 +21,10 @@ from .conformance.report import Report, Violation
 from .decoder.bins import ELEMENTS, TensorBin
 from .decoder.tools import Tool
 from .errors import NnrError
-from .formats.nnef.rules import RULES, ModelFinding, ModelReport
+from .formats.findings import ModelFinding, ModelReport
+from .formats.nnef.rules import RULES as NNEF_RULES
+from .formats.openvino.rules import RULES as IR_RULES
+from .formats.skriptnd.rules import RULES as SKRIPTND_RULES
 from .limits import Limits
 from .rules import Requirement
 from .sideinfo import record
@@ -99,7 +103,7 @@ def explain(name: str) -> list[Topic]:
             return [topic for found in known.values() for topic in found if topic.kind == kind]
         similar = get_close_matches(key, known, 5) or [other for other in known if len(key) > 2 and key in other][:5]
         close = list(dict.fromkeys(known[other][0].name for other in similar))
-        raise LookupError(f"unknown name {name!r}" + (f"; close: {', '.join(close)}" if close else ""))
+        raise LookupError(f"unknown name {name!r}" + (f"; similar names: {', '.join(close)}" if close else ""))
     return list(known[key])
 
 
@@ -156,7 +160,10 @@ def _elements() -> Iterator[Topic]:
     for element, where in places.items():
         details = [*dict.fromkeys(where), *_values(element), *_inferred(element)]
         if element == "topology_storage_format":
-            details.append(f"{record.STORAGE_FORMAT} side information of this project; from 128 on, none is specified")
+            details += [
+                f"{record.STORAGE_FORMAT} side information of nnr_codec; from 128 on, values are unspecified",
+                f"{attachments.STORAGE_FORMAT} attachment of nnr_codec",
+            ]
         if element in LIMITED:
             details.append(f"limited by {LIMITED[element][0]}")
         details += [f"requirement {rule}" for rule, words in rules if element in words]
@@ -175,7 +182,7 @@ def _inferred(element: str) -> Iterator[str]:
     for cls in CLASSES.values():
         value = vars(cls).get(element)
         if isinstance(value, int) and not element.startswith("nnr_reserved"):
-            yield f"{value} where it is not present"
+            yield f"{value} if it is absent"
             return
 
 
@@ -201,9 +208,14 @@ def _constants() -> Iterator[Topic]:
 def _requirements() -> Iterator[Topic]:
     for rule in Requirement:
         yield Topic(rule.id, "requirement", rule.clause, rule.text, (f"severity: {rule.severity}",))
-    for model_rule in RULES.values():
-        details = (f"severity: {model_rule.severity}", "a rule of NNEF 1.0.3, for models")
-        yield Topic(model_rule.id, "requirement", f"NNEF {model_rule.clause}", model_rule.text, details)
+    for name, version, rules in (
+        ("NNEF", "NNEF 1.0.3", NNEF_RULES),
+        ("NNEF 2 draft", "the draft of NNEF 2", SKRIPTND_RULES),
+        ("OpenVINO", "OpenVINO IR", IR_RULES),
+    ):
+        for model_rule in rules.values():
+            details = (f"severity: {model_rule.severity}", f"a rule of {version}, for models")
+            yield Topic(model_rule.id, "requirement", f"{name} {model_rule.clause}", model_rule.text, details)
 
 
 def _errata() -> Iterator[Topic]:
@@ -236,6 +248,8 @@ def _side_information() -> Iterator[Topic]:
     page = "docs/reference/side-information.md describes it"
     yield Topic("side information", "extension", "", text, (unit, *_prose(SideInfo)[1:], page))
     yield Topic(f"topology_storage_format {record.STORAGE_FORMAT}", "extension", "", unit, (page,))
+    text, *rest = _prose(attachments)
+    yield Topic(f"topology_storage_format {attachments.STORAGE_FORMAT}", "extension", "", text, (" ".join(rest), page))
     for cls in (SideInfo, TensorRecord, Repeats):
         text, *rest = _prose(cls)
         yield Topic(cls.__name__, "extension", "", text, tuple(rest))

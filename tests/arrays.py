@@ -1,4 +1,4 @@
-"""Arrays of every stored type that are hard on a codec: hostile values, and all that an encoder looks for."""
+"""Arrays of every stored type that are difficult for a codec: hostile values, and values with a special coding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nnr_codec.dtypes import STORED_TYPES, StoredType, stored_type
 from nnr_codec.model import Array
 
-#: 0-d, empty, 1 to 8 dimensions, extents of 1, and some that are large enough for every code to pay.
+#: 0-d, empty, 1 to 8 dimensions, extents of 1, and some arrays that are large enough for every code to save bytes.
 SHAPES: tuple[tuple[int, ...], ...] = (
     (),
     (0,),
@@ -37,7 +37,7 @@ SHAPES: tuple[tuple[int, ...], ...] = (
 
 
 def assert_identical(got: Array, want: Array, what: object = "") -> None:
-    """Same type (byte order apart), same shape, and the same bits."""
+    """Check that type (except byte order), shape and bits are equal."""
     assert isinstance(got, np.ndarray), what
     assert got.dtype.name == want.dtype.name, what
     assert got.shape == want.shape, what
@@ -45,7 +45,7 @@ def assert_identical(got: Array, want: Array, what: object = "") -> None:
 
 
 def patterns(array: Array) -> Array:
-    """Bit patterns of floats, values of integers and booleans: of those less than 8 bits wide some have several."""
+    """Return bit patterns of floats, or values of integers and booleans; narrow types have equivalent patterns."""
     stored = stored_type(array.dtype)
     assert stored is not None
     if stored.kind != "f":
@@ -55,7 +55,7 @@ def patterns(array: Array) -> Array:
 
 
 def from_patterns(bits: Array, stored: StoredType) -> Array:
-    """The array of these bit patterns; of integers and booleans the lowest bits count."""
+    """Return the array of these bit patterns; for integers and booleans the lowest bits count."""
     bits = np.asarray(bits).astype(stored.pattern)
     if stored.bits < 8:
         bits = bits & stored.pattern.type((1 << stored.bits) - 1)
@@ -66,7 +66,7 @@ def from_patterns(bits: Array, stored: StoredType) -> Array:
 
 
 def specials(stored: StoredType) -> Array:
-    """Patterns of the values at the ends and in the corners of a type."""
+    """Return the patterns of the extreme and special values of a type."""
     if stored.kind != "f":
         low, high = stored.range
         chosen = {low, low + 1, high - 1, high, 0, 1, -1, 1 << 31, -(1 << 31), (1 << 31) - 1, (1 << 31) + 1, 1 << 24}
@@ -91,7 +91,7 @@ def _special(rng: Rng, n: tuple[int, ...], stored: StoredType) -> Array:
 
 
 def _real(values: Array, stored: StoredType) -> Array:
-    """Real numbers as the nearest values of a type, within its range."""
+    """Return real numbers as the nearest values of a type, within its range."""
     if stored.kind == "f":
         with np.errstate(over="ignore"):
             return np.asarray(np.asarray(values, "f4" if stored.bits < 64 else "f8").astype(stored.dtype))
@@ -113,7 +113,7 @@ def _pruned(rng: Rng, n: tuple[int, ...], stored: StoredType) -> Array:
 
 
 def _pruned_with_signed_zeros(rng: Rng, n: tuple[int, ...], stored: StoredType) -> Array:
-    """What multiplying weights by a mask gives: the zeros of negative weights are negative."""
+    """Return weights multiplied by a mask: the zeros of negative weights are negative."""
     return _real(rng.normal(0, 0.1, n) * (rng.random(n) < 0.2), stored)
 
 
@@ -140,12 +140,12 @@ def _zeros(rng: Rng, n: tuple[int, ...], stored: StoredType) -> Array:
 
 
 def _binary_steps(rng: Rng, n: tuple[int, ...], stored: StoredType) -> Array:
-    """Small multiples of a power of two, or of three of them."""
+    """Return small multiples of a power of two, or of three times a power of two."""
     return _real(rng.integers(-40, 41, n) * (rng.choice([1.0, 3.0]) * 2.0 ** rng.integers(-20, 2)), stored)
 
 
 def _grid(rng: Rng, n: tuple[int, ...], stored: StoredType) -> Array:
-    """Dequantised int8 or int4, one scale; sometimes with a zero point."""
+    """Return dequantized int8 or int4 values with one scale, sometimes with a zero point."""
     bound = rng.choice([7, 127])
     levels = rng.integers(-bound, bound + 1, n) + rng.choice([0, 0, 11])
     return _scaled(levels, np.float64(abs(rng.normal(0, 0.01)) + 1e-4), stored)
@@ -166,7 +166,7 @@ def _scaled(levels: Array, scale: Array | np.float64, stored: StoredType) -> Arr
 
 
 def _narrower(rng: Rng, n: tuple[int, ...], stored: StoredType) -> Array:
-    """What a conversion from a narrower type left: low bits that are zero, in all rows or in some."""
+    """Return values converted from a narrower type: low bits are zero, in all rows or in some."""
     kept = 7 if stored.mantissa < 23 else 10
     bits = patterns(_normal(rng, n, stored)).astype("u8")
     if stored.mantissa > kept:
@@ -177,7 +177,7 @@ def _narrower(rng: Rng, n: tuple[int, ...], stored: StoredType) -> Array:
 
 
 def _far_away(rng: Rng, n: tuple[int, ...], stored: StoredType) -> Array:
-    """Integers in a small range that is not near 0, or in one just wider than 32 bits."""
+    """Return integers in a small range that is not near 0, or in a range slightly wider than 32 bits."""
     low, high = stored.range if stored.kind != "f" else (0, (1 << stored.bits) - 1)
     width = min(high - low, int(rng.choice([9, 1000, (1 << 32) - 1, (1 << 32) + 5])))
     base = int(rng.integers(0, high - low - width + 1, dtype="u8", endpoint=False)) + low
@@ -186,12 +186,12 @@ def _far_away(rng: Rng, n: tuple[int, ...], stored: StoredType) -> Array:
 
 
 def _counting(rng: Rng, n: tuple[int, ...], stored: StoredType) -> Array:
-    """All patterns there are, in order."""
+    """Return all patterns of a type in order."""
     return from_patterns(np.arange(prod(n), dtype="u8").reshape(n), stored)
 
 
 def _one_odd(rng: Rng, n: tuple[int, ...], stored: StoredType) -> Array:
-    """One hostile value among many that are alike."""
+    """Return equal values except one hostile value."""
     bits = patterns(_clustered(rng, n, stored)).astype("u8").reshape(-1)
     if bits.size:
         bits[rng.integers(bits.size)] = rng.choice(specials(stored))
@@ -225,14 +225,14 @@ KINDS: dict[str, Kind] = {
 
 
 def made(kind: str, shape: tuple[int, ...], type_name: str, seed: int = 0) -> Array:
-    """An array, the same one for the same arguments."""
+    """Return an array, always the same one for the same arguments."""
     array = KINDS[kind](np.random.default_rng(seed), shape, STORED_TYPES[type_name])
     assert (array.dtype.name, array.shape) == (type_name, shape)
     return array
 
 
 def in_memory(array: Array, layout: str) -> Array:
-    """The same array, laid out otherwise."""
+    """Return the same array with another memory layout."""
     if layout == "big-endian":
         try:
             return array.astype(array.dtype.newbyteorder(">"))
@@ -257,20 +257,20 @@ LAYOUTS = ("plain", "big-endian", "columns first", "reversed", "every other", "r
 
 @st.composite
 def arrays(draw: st.DrawFn, types: tuple[str, ...] = tuple(STORED_TYPES), shapes: object = None) -> Array:
-    """Any array of one of the types."""
+    """Draw an array of one of the types."""
     shape = draw(st.sampled_from(SHAPES if shapes is None else shapes))  # type: ignore[call-overload]
     type_name = draw(st.sampled_from(types))
     array = made(draw(st.sampled_from(list(KINDS))), shape, type_name, draw(st.integers(0, 2**16)))
     return in_memory(array, draw(st.sampled_from(LAYOUTS)))
 
 
-#: Names that somebody might have an exception for.
+#: Names for which software may have special cases.
 NAMES = ("w", "w#bits", "w##bits", "layer.0/weight", 'ä "quoted" \\ \n', "名", "", " ", "#bits", "{}")
 
 
 @st.composite
 def models(draw: st.DrawFn, types: tuple[str, ...] = tuple(STORED_TYPES), most: int = 4) -> dict[str, Array]:
-    """One to four arrays; sometimes a later one is tied to an earlier one."""
+    """Draw one to four arrays; sometimes a later one is tied to an earlier one."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=most, unique=True))
     model: dict[str, Array] = {}
     for name in names:

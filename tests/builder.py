@@ -1,4 +1,4 @@
-"""Bitstreams made unit by unit from chosen integers, for tests of what a decoder makes of them.
+"""Bitstreams built unit by unit from chosen integers, for tests of decoders.
 
 >>> from tests.builder import Bitstream, ndu
 >>> import nnr_codec
@@ -55,18 +55,18 @@ Ints = npt.NDArray[np.int32]
 
 
 class Bitstream:
-    """Collects units; every method but `data` appends one and returns the bitstream.
+    """Builder of a bitstream; every method except `data` appends one unit and returns the bitstream.
 
     Parameters
     ----------
     topology_dimensions : mapping of str to sequence of int
-        Dimensions of tensors whose headers leave them out.
+        Dimensions of tensors whose headers omit them.
     """
 
     def __init__(self, topology_dimensions: Mapping[str, Sequence[int]] | None = None) -> None:
         self.session = Session(topology_dimensions or {})
         self.units: list[bytes] = []
-        self.lps_at = -1  # which of them is the last NNR_LPS
+        self.lps_at = -1  # the index of the last NNR_LPS
 
     @property
     def data(self) -> bytes:
@@ -74,16 +74,16 @@ class Bitstream:
         return b"".join(self.units)
 
     def add(self, unit: bytes) -> Bitstream:
-        """Append bytes as they are."""
+        """Append bytes unchanged."""
         self.units.append(unit)
         return self
 
     def unit(self, header: NnrUnitHeader, payload: Structure | bytes | None = None) -> Bitstream:
-        """Append any unit."""
+        """Append a unit of any type."""
         return self.add(write_unit(header, payload, self.session))
 
     def str_(self, profile: int = 1) -> Bitstream:
-        """NNR_STR."""
+        """Append an NNR_STR."""
         return self.unit(NnrUnitHeader(nnr_unit_type=NNR_STR, detail=NnrStartUnitHeader(general_profile_idc=profile)))
 
     def mps(
@@ -96,7 +96,7 @@ class Bitstream:
         pre: int = 0,
         indexed: int = 0,
     ) -> Bitstream:
-        """NNR_MPS with QpDensity and QuantizationParameter; ``methods`` 0 leaves both out."""
+        """Append an NNR_MPS with QpDensity and QuantizationParameter; ``methods`` 0 omits both."""
         payload = NnrModelParameterSetUnitPayload(
             mps_quantization_method_flags=methods, mps_topology_indexed_reference_flag=indexed
         )
@@ -109,7 +109,7 @@ class Bitstream:
     def lps(
         self, density: int = 2, parameter: int = 0, *, methods: int = NNR_QSU, alone: int = 0, **elements: Any
     ) -> Bitstream:
-        """NNR_LPS; ``alone`` is lps_self_contained_flag, ``elements`` are any others."""
+        """Append an NNR_LPS; ``alone`` is lps_self_contained_flag, ``elements`` are other elements."""
         payload = NnrLayerParameterSetUnitPayload(lps_quantization_method_flags=methods)
         if methods:
             payload.lps_qp_density, payload.lps_quantization_parameter = density, parameter
@@ -120,14 +120,14 @@ class Bitstream:
         return self.unit(NnrUnitHeader(nnr_unit_type=NNR_LPS, detail=detail), payload)
 
     def topology(self, data: bytes, *, storage: int = NNR_TPL_NNEF, compression: int = 0) -> Bitstream:
-        """NNR_TPL with ``data`` as it stands in the unit."""
+        """Append an NNR_TPL with ``data`` as stored in the unit."""
         detail = NnrTopologyUnitHeader(topology_storage_format=storage, topology_compression_format=compression)
         return self.unit(
             NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=detail), NnrTopologyUnitPayload(topology_data=data)
         )
 
     def quantization(self, data: bytes, *, storage: int = 1, compression: int = 0) -> Bitstream:
-        """NNR_QNT with ``data`` as it stands in the unit."""
+        """Append an NNR_QNT with ``data`` as stored in the unit."""
         detail = NnrQuantizationUnitHeader(
             quantization_storage_format=storage, quantization_compression_format=compression
         )
@@ -135,7 +135,7 @@ class Bitstream:
         return self.unit(NnrUnitHeader(nnr_unit_type=NNR_QNT, detail=detail), payload)
 
     def reference_list(self, *names: str) -> Bitstream:
-        """NNR_TPL with a reference list."""
+        """Append an NNR_TPL with a reference list."""
         detail = NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_REFLIST)
         payload = NnrTopologyUnitPayload(topology_elem_id_list=list(names))
         return self.unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=detail), payload)
@@ -151,23 +151,23 @@ class Bitstream:
         payload: bytes | None = None,
         pieces: int = 1,
     ) -> Bitstream:
-        """NNR_NDU.
+        """Append an NNR_NDU.
 
         Parameters
         ----------
         header : NnrCompressedDataUnitHeader
             Lists of entry points are filled in.
         *levels : array of int
-            As coded (before dependent quantization is resolved), for each part in coding order.
+            Coded levels (before dependent quantization is resolved) of each part in coding order.
         qp : int or sequence of int
             qp_value of all parts, or of each.
         sides : sequence of TensorSide, optional
         co_loc, any_sig : sequence of ndarray
             coLocParam and AnySigBeforeFlag of each part.
         payload : bytes, optional
-            Instead of ``levels``.
+            Replaces ``levels``.
         pieces : int
-            Number of units the payload is spread over, counted down by partial_data_counter.
+            Number of units over which the payload is distributed, counted down by partial_data_counter.
         """
         if payload is None:
             payload = self.payload(header, levels, qp, sides, co_loc, any_sig)
@@ -175,7 +175,7 @@ class Bitstream:
         return self
 
     def part(self, header: NnrCompressedDataUnitHeader, counter: int, payload: bytes) -> Bitstream:
-        """NNR_NDU with one part of a payload (6.4.3.1)."""
+        """Append an NNR_NDU with one part of a payload (6.4.3.1)."""
         return self.unit(ndu_header(header, counter), payload)
 
     def payload(
@@ -187,7 +187,7 @@ class Bitstream:
         co_loc: Sequence[Ints] = (),
         any_sig: Sequence[npt.NDArray[np.bool_]] = (),
     ) -> bytes:
-        """The payload of an NNR_NDU; see `ndu`. Completes the entry points of ``header``."""
+        """Return the payload of an NNR_NDU, and complete the entry points of ``header``; see `ndu`."""
         dims = [part.dims for part in parts(header, self.session)]
         completed, payload = code_levels(
             header,
@@ -202,13 +202,13 @@ class Bitstream:
         return bytes(payload)
 
     def raw(self, header: NnrCompressedDataUnitHeader, values: Any) -> Bitstream:
-        """NNR_NDU of type NNR_PT_RAW_FLOAT."""
+        """Append an NNR_NDU of type NNR_PT_RAW_FLOAT."""
         return self.ndu(header, payload=np.asarray(values, "<f4").tobytes())
 
     def aggregate(self, first: int, *, count: int | None = None, kind: int = NNR_AGG_GEN, **options: Any) -> Bitstream:
-        """Put the units from number ``first`` on into one NNR_AGG that declares ``count`` units.
+        """Replace the units from number ``first`` on by one NNR_AGG that declares ``count`` units.
 
-        ``options`` are those of `write_aggregate`. A parameter set among the units stays active until here.
+        ``options`` are the options of `write_aggregate`. A parameter set among the units stays active until here.
         """
         inside, self.units = self.units[first:], self.units[:first]
         if self.lps_at >= first:
@@ -218,7 +218,7 @@ class Bitstream:
 
 
 def aggregate(units: Sequence[bytes], *, count: int | None = None, kind: int = NNR_AGG_GEN, **options: Any) -> bytes:
-    """One NNR_AGG around ``units``, which declares ``count`` of them; ``options`` are those of `write_aggregate`."""
+    """Return one NNR_AGG around ``units`` that declares ``count``; ``options`` are options of `write_aggregate`."""
     if count is None:
         return write_aggregate(units, nnr_aggregate_unit_type=kind, **options)
     detail = NnrAggregateUnitHeader(
@@ -239,22 +239,22 @@ def ndu(
     unary: int | None = 9,
     **elements: Any,
 ) -> NnrCompressedDataUnitHeader:
-    """A header of an NNR_NDU.
+    """Return a header of an NNR_NDU.
 
     Parameters
     ----------
     names : str, int, or sequence of them
         topology_elem_id or topology_elem_id_index; a sequence for a unit with several.
     dims : sequence of int or None
-        tensor_dimensions; None leaves them out.
+        tensor_dimensions; None omits them.
     kind : int
         Payload type.
     data_format : int, optional
-        nnr_decompressed_data_format, absent if not given.
+        nnr_decompressed_data_format, omitted by default.
     unary : int or None
-        cabac_unary_length_minus1; None leaves it out.
+        cabac_unary_length_minus1; None omits it.
     **elements
-        Any other syntax elements.
+        Other syntax elements.
     """
     header = NnrCompressedDataUnitHeader(
         nnr_compressed_data_unit_payload_type=kind, input_parameters_present_flag=1, tensor_dimensions_flag=0
@@ -279,7 +279,7 @@ def ndu(
 def update_ndu(
     name: str, dims: Sequence[int], depth: int, *, parameter: int = 0, device: int = 0, **elements: Any
 ) -> NnrCompressedDataUnitHeader:
-    """A header of update number ``depth`` of a parameter; depth 0 is the base model."""
+    """Return a header of update number ``depth`` of a parameter; depth 0 is the base model."""
     ids = {"node_id_present_flag": 1, "device_id": device, "parameter_id": parameter, "put_node_depth": depth}
     if depth:
         ids |= {"parent_node_id_present_flag": 1, "parent_node_id_type": 0, "parent_device_id": device}
@@ -287,7 +287,7 @@ def update_ndu(
 
 
 def codebook(values: Sequence[int], zero: int, egk: int = 0) -> IntegerCodebook:
-    """integer_codebook() with the given entries, of which number ``zero`` is CbZeroOffset."""
+    """Return an integer_codebook() with the given entries; ``zero`` is CbZeroOffset."""
     return IntegerCodebook(
         codebook_egk=egk,
         codebook_size=len(values),
@@ -303,13 +303,13 @@ TRANSITIONS = ((0, 2), (7, 5), (1, 3), (6, 4), (2, 0), (5, 7), (3, 1), (4, 6))
 
 
 def step_size(qp: int, density: int = 2) -> float:
-    """stepSize, 7.3.6."""
+    """Return stepSize, 7.3.6."""
     mul = 2**density + qp % 2**density
     return float(mul) * 2.0 ** (qp // 2**density - density)
 
 
 def resolved(levels: Any) -> npt.NDArray[np.int64]:
-    """QuantParam of coded levels with dq_flag 1, row by row (10.2.1.4)."""
+    """Return the QuantParam of coded levels with dq_flag 1, row by row (10.2.1.4)."""
     levels = np.asarray(levels, np.int64)
     state, out = 0, []
     for level in levels.reshape(-1).tolist():

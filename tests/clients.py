@@ -1,8 +1,8 @@
-"""Runs NNEF models in other people's software: Khronos' interpreter (``nnef``) and Sonos' inference engine (``tract``).
+"""Clients that run NNEF models: Khronos' interpreter (``nnef``) and Sonos' inference engine (``tract``).
 
-Each run is a process of its own: ``nnef.Session`` ends the interpreter on files it does not like, and neither library
-promises to give back its memory. Models have one input, a float32 ``external`` of fixed shape; the inputs are fed to it
-in portions of its batch size.
+Each run is a separate process: ``nnef.Session`` terminates the interpreter for files that it rejects, and neither
+library guarantees to release its memory. Models have one input, a float32 ``external`` of fixed shape; the inputs are
+divided into portions of its batch size.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Floats = npt.NDArray[np.float32]
 
 
 class ClientError(Exception):
-    """The client refused the model, ended on a signal or took too long; the message ends with what it printed."""
+    """Error of a client that rejected the model, was killed or timed out; the message ends with its output."""
 
 
 def input_shape(model: Path) -> tuple[int, ...]:
-    """The shape of the one ``external`` of the NNEF folder `model`."""
+    """Return the shape of the only ``external`` of the NNEF folder `model`."""
     found = re.findall(r"=\s*external(?:<\w+>)?\(\s*shape\s*=\s*\[([\d,\s]*)\]", (model / "graph.nnef").read_text())
     if len(found) != 1:
         raise ClientError(f"{model}: {len(found)} inputs of fixed shape, not one")
@@ -37,7 +37,7 @@ def input_shape(model: Path) -> tuple[int, ...]:
 
 
 class TractClient:
-    """The inference engine ``tract`` (PyPI): optimizes the graph first, 20 ms for one SqueezeNet image."""
+    """The inference engine ``tract`` (PyPI); it optimizes the graph first and needs 20 ms for one SqueezeNet image."""
 
     package: ClassVar[str] = "tract"
 
@@ -46,7 +46,7 @@ class TractClient:
         return importlib.util.find_spec(cls.package) is not None
 
     def run(self, model_dir: Path, inputs: Floats) -> list[Array]:
-        """The outputs of the graph, in its order, for all `inputs`, of shape [n, ...] for an input of shape [b, ...].
+        """Return the outputs of the graph, in its order, for `inputs` of shape [n, ...] and an input of [b, ...].
 
         n is a multiple of b; the outputs of the portions are joined along axis 0.
         """
@@ -59,7 +59,7 @@ class NnefClient(TractClient):
     package = "nnef"
 
     def run(self, model_dir: Path, inputs: Floats) -> list[Array]:
-        """As above; ClientError when the client fails."""
+        """Run the model like `TractClient.run`; raise ClientError if the client fails."""
         with tempfile.TemporaryDirectory() as folder:
             source, target = Path(folder, "inputs.npy"), Path(folder, "outputs.npz")
             np.save(source, np.ascontiguousarray(inputs, np.float32))
@@ -78,14 +78,14 @@ class NnefClient(TractClient):
 
 
 def work(model: Path, source: Path, target: Path) -> None:
-    """The worker: runs `model` on all inputs in `source` and writes the outputs to `target`."""
+    """Run `model` on all inputs in `source`, and write the outputs to `target`; this is the worker."""
     import nnef
 
     inputs = np.load(source)
     batch = input_shape(model)[0]
     if len(inputs) % batch:
         raise ClientError(f"{len(inputs)} inputs do not fill portions of {batch}")
-    # The interpreter has no kernel for batch_normalization: it must be lowered to the arithmetic it stands for.
+    # The interpreter has no kernel for batch_normalization, so it is lowered to arithmetic.
     session = nnef.Session(str(model), lowered=["batch_normalization"])
     portions = [session(inputs[start : start + batch]) for start in range(0, len(inputs), batch)]
     np.savez(target, *(np.concatenate(output) for output in zip(*portions, strict=True)))

@@ -1,4 +1,4 @@
-"""What all tests share: the check that there is an extension to test, and the option ``--no-skips``."""
+"""Configuration of all tests: the check that the extension is built, and the option ``--no-skips``."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ import nnr_codec
 
 from .shared import SHARED
 
-#: Reasons for which a test may be skipped under ``--no-skips``, as regular expressions. Each needs a comment.
+#: Permitted reasons for skips with ``--no-skips``, as regular expressions. Each needs a comment.
 ALLOWED_SKIPS: tuple[str, ...] = (
     r"the package torch \(extra 'torch'\) is not installed",  # registries have builds for GPUs only, of gigabytes
     r"no libopenvx is installed",  # which no registry has
-    r"the processor has no AVX-512 VBMI",  # for lanes; scalar code is the reference
+    r"the processor has no AVX2",  # for lanes; scalar code is the reference
 )
 
-# The last place to look in: nnr_codec is the installed one, and only tools/, which is not installed, is found here.
+# The last entry of the path: nnr_codec is the installed one, and only tools/, which is not installed, is found here.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-#: States of random number generators, as the modules of tests made them, by module.
+#: Initial states of random number generators of test modules, by module.
 SEEDS = pytest.StashKey[dict[str, Any]]()
 
-#: Modules in which all tests are medium or slow.
-LEFT_OUT = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(medium|slow)\b", re.MULTILINE)
+#: Modules in which all tests are medium, slow or heavy.
+LEFT_OUT = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(medium|slow|heavy)\b", re.MULTILINE)
 
-# A busy machine is no defect of the code. Without the slow tests, a property is tried with a fifth of its examples.
+# A busy machine must not cause a failure. Without the slow tests, a property is tried with a fifth of its examples.
 hypothesis.settings.register_profile("full", deadline=None)
 hypothesis.settings.register_profile("fast", deadline=None, max_examples=20)
 
@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Stop at once where every test would fail for the same reason."""
+    """Stop at once if every test would fail for the same reason."""
     config.stash[SEEDS] = {}
     hypothesis.settings.load_profile("fast" if "not slow" in config.option.markexpr else "full")
     if find_spec("nnr_codec.cabac_ext.kernel") is None:
@@ -58,36 +58,37 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore modules of which all tests are medium or slow in a run without both: importing them takes seconds."""
-    if collection_path.suffix != ".py" or config.option.markexpr != "not slow and not medium":
+    """Ignore a module if all its tests have a mark that this run excludes: importing it takes seconds, or packages."""
+    if collection_path.suffix != ".py" or "not " not in config.option.markexpr:
         return None
-    return LEFT_OUT.search(collection_path.read_text("utf-8")) is not None or None
+    found = LEFT_OUT.search(collection_path.read_text("utf-8"))
+    return (found is not None and f"not {found[1]}" in config.option.markexpr.split(" and ")) or None
 
 
 def pytest_sessionstart() -> None:
-    """Collect no garbage while tests are collected, since there is none."""
+    """Disable garbage collection while tests are collected."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector ignore the collected tests, which stay until the end."""
+    """Exclude the collected tests, which stay until the end, from garbage collection."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Run the tests of single files in this process, since workers take longer to start."""
+    """Run the tests of single files in this process, because workers take longer to start."""
     return 0 if all(".py" in argument for argument in config.args) else None
 
 
 def pytest_report_header() -> list[str]:
-    """Say what is tested, and with what."""
+    """Describe the tested build and its environment."""
     return [f"nnr_codec {nnr_codec.__version__}: {Path(nnr_codec.__file__).parent}", f"reference material: {SHARED}"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests recorded as "figure: what it is"; numbers of the same thing are added up."""
+    """Print the figures that tests recorded as "figure: description"; numbers with one description are added."""
     figures: dict[str, object] = {}
     for report in (report for reports in terminalreporter.stats.values() for report in reports):
         for name, value in getattr(report, "user_properties", ()):
@@ -103,14 +104,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let the RNG of a module give each test the same numbers, whichever tests ran before in this process."""
+    """Let the RNG of a module give each test the same numbers, independently of earlier tests in this process."""
     module = getattr(item, "module", None)
     if rng := getattr(module, "RNG", None):
         rng.bit_generator.state = item.config.stash[SEEDS].setdefault(module.__name__, rng.bit_generator.state)
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:
-    """Turn a skip into a failure where ``--no-skips`` asks for it."""
+    """Turn a skip into a failure if ``--no-skips`` is given."""
     if not config.getoption("--no-skips") or SHARED is None or not report.skipped or hasattr(report, "wasxfail"):
         return
     reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
@@ -121,7 +122,7 @@ def refuse_skip(report: pytest.TestReport | pytest.CollectReport, config: pytest
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Skips of tests."""
+    """Handle skips of tests."""
     report = yield
     refuse_skip(report, item.config)
     return report
@@ -131,7 +132,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Skips of whole modules."""
+    """Handle skips of whole modules."""
     report = yield
     refuse_skip(report, collector.config)
     return report

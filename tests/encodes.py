@@ -1,8 +1,8 @@
-"""Bitstreams that the encoder always makes of the same models: ``python -m tests.encodes`` writes their digests.
+"""Bitstreams that the encoder must always produce for given models: ``python -m tests.encodes`` writes their digests.
 
-``tests/data/encodes.json`` has them, by name; where a change of the encoder is meant to change bytes, the command is
-run again. Models are made of integers, since libraries differ in the last bits of logarithms; nothing is deflated,
-since they differ in that as well.
+``tests/data/encodes.json`` has the digests, by name; after a change of the encoder that is meant to change bytes, run
+the command again. Models are made of integers, because libraries differ in the last bits of logarithms; nothing is
+deflated, because libraries differ in that as well.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ import nnr_codec as nnr
 from nnr_codec.model import Array, Model, Topology
 from nnr_codec.parallel import pool as pool_module
 
-#: Where the digests are.
+#: File with the digests.
 DIGESTS = Path(__file__).parent / "data" / "encodes.json"
 
-#: Makes bitstreams, of which each follows those before it, with these jobs or this executor.
+#: Functions that make successive bitstreams, with these jobs or this executor.
 Case = Callable[[dict[str, Any]], list[bytes]]
 
 
 # ------------------------------------------------------------------------------------------------ models
 def integers(name: str, *shape: int) -> Array:
-    """Bell-shaped integers around 0, of a standard deviation of about 38,000: sums of four of 16 bits."""
+    """Return bell-shaped integers around 0 with a standard deviation of about 38,000: sums of four 16-bit integers."""
     raw = np.frombuffer(shake_256(name.encode()).digest(8 * prod(shape)), "<u2").reshape(*shape, 4)
     return np.asarray(raw.sum(-1, dtype=np.int64) - 2 * 65535)
 
 
 def normal(name: str, *shape: int, scale: float = 2.0**-20) -> Array:
-    """Floats of a standard deviation of about 0.04; ``scale`` is a power of two."""
+    """Return floats with a standard deviation of about 0.04; ``scale`` is a power of two."""
     return (integers(name, *shape) * scale).astype("f4")
 
 
 def positive(name: str, *shape: int) -> Array:
-    """Floats of 0.5 to 1.5 or so."""
+    """Return floats from about 0.5 to 1.5."""
     return np.asarray(1 + 4 * normal(name, *shape))
 
 
@@ -69,7 +69,7 @@ graph net(x) -> (y)
 
 
 def plain() -> Model:
-    """Matrices, vectors and what is in between; rows of zeros in one."""
+    """Return matrices, vectors and tensors between them; one has rows of zeros."""
     sparse = integers("sparse", 40, 8) // 40000
     sparse[::3] = 0
     tensors = {
@@ -84,7 +84,7 @@ def plain() -> Model:
 
 
 def types() -> Model:
-    """Tensors of many types and shapes, tied ones and metadata."""
+    """Return tensors of many types and shapes, with ties and metadata."""
     tensors: dict[str, Array] = {
         "double": normal("double", 9, 8).astype("f8") / 3,
         "half": normal("half", 9, 8).astype("f2"),
@@ -101,7 +101,7 @@ def types() -> Model:
 
 
 def layers() -> Model:
-    """Convolutions, one with a batch normalization, and one that is transposed."""
+    """Return convolutions, one with a batch normalization, and one that is transposed."""
     tensors = {
         "a": normal("a", 12, 3, 3, 3),
         "a.bias": normal("a.bias", 1, 12),
@@ -118,13 +118,13 @@ def layers() -> Model:
 
 # ------------------------------------------------------------------------------------------------ bitstreams
 def encoded(model: Callable[[], Model], preset: str = "default", **options: Any) -> Case:
-    """Of a whole model."""
+    """Return the bitstream of a whole model."""
     config = nnr.EncoderConfig.preset(preset, deflate_topology=False, **options)
     return lambda work: [nnr.encode(model(), config, **work)]
 
 
 def with_data(**options: Any) -> Case:
-    """With what errors cost, and with second moments of inputs; of integers, so that their sums are exact."""
+    """Encode with sensitivities, and with second moments of inputs; they are integers, so that their sums are exact."""
 
     def case(work: dict[str, Any]) -> list[bytes]:
         model = plain()
@@ -137,7 +137,7 @@ def with_data(**options: Any) -> Case:
 
 
 def updates(preset: str = "update", count: int = 3, **options: Any) -> Case:
-    """Of updates, each of which is like the one before."""
+    """Encode a sequence of similar updates."""
 
     def case(work: dict[str, Any]) -> list[bytes]:
         encoder = nnr.UpdateEncoder(nnr.EncoderConfig.preset(preset, deflate_topology=False), **options)
@@ -154,7 +154,7 @@ def updates(preset: str = "update", count: int = 3, **options: Any) -> Case:
 
 
 def update_of_models(**options: Any) -> Case:
-    """Of what makes one model of another one."""
+    """Encode the difference between two models."""
 
     def case(work: dict[str, Any]) -> list[bytes]:
         base = plain()
@@ -200,17 +200,17 @@ CASES: dict[str, Case] = {
 
 
 def digests(**work: Any) -> dict[str, str]:
-    """The digest of each, made with these arguments of ``encode``."""
+    """Return the digest of each bitstream encoded with these arguments of ``encode``."""
     return {name: sha256(b"".join(case(work))).hexdigest() for name, case in CASES.items()}
 
 
 def main() -> None:
-    """Write the digests, or print them with the version of numpy, for another process."""
+    """Write the digests, or print them with the version of numpy for another process."""
     parser = argparse.ArgumentParser(prog="python -m tests.encodes")
     parser.add_argument("--print", action="store_true", help="print them, and write nothing")
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
-    pool_module.SMALL = 0  # every tensor is handed over to who works
+    pool_module.SMALL = 0  # every tensor is submitted to workers
     found = digests(jobs=arguments.jobs)
     if arguments.print:
         print(json.dumps({"numpy": np.__version__, "digests": found}))

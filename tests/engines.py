@@ -1,6 +1,7 @@
-"""Runs many NNEF models, of any number and types of inputs, in other people's software, in one process of its own.
+"""Runs of many NNEF models, with any number and types of inputs, in other software, in a separate process.
 
-That process has an end to its memory; a model which kills it has failed, and the rest is run in the next one.
+The memory of that process is limited. If a model kills it, the model has failed, and the other jobs run in a new
+process.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.generic]
 
-#: What the process may address, which PyTorch needs some of before it does anything.
+#: Limit of the process's address space, part of which PyTorch needs at once.
 _MEMORY = 12 << 30
 _SYMBOL = 4
 _PORTIONS = 32
 
 
 class Job(NamedTuple):
-    """One run.
+    """Run of a model.
 
     Parameters
     ----------
     model : Path
         NNEF folder; for tract also an archive.
     inputs : Path or None
-        An npz file with the inputs by name, or with one, ``x``, for some runs of a graph of one input; inputs that it
-        does not have are seeded numbers of the right shapes and types.
+        An npz file with the inputs by name, or with one array, ``x``, for several runs of a graph with one input;
+        missing inputs are seeded numbers of the right shapes and types.
     outputs : Path
         The npz file to write: the outputs in the order of the graph.
     """
@@ -46,14 +47,14 @@ class Job(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The outputs in the order of the graph, or none and why there are none."""
+    """The outputs in the order of the graph, or none and the reason."""
 
     outputs: list[Array]
     error: str = ""
 
 
 def run(engine: str, jobs: Sequence[Job]) -> list[Result]:
-    """What came of every job. The engine is a key of `ENGINES`."""
+    """Return the result of every job. The engine is a key of `ENGINES`."""
     results: list[Result] = []
     while len(results) < len(jobs):
         todo = jobs[len(results) :]
@@ -75,7 +76,7 @@ def _read(path: Path) -> list[Array]:
 
 
 def needs(engine: str) -> None:
-    """Skip the test where what the engine needs is not installed."""
+    """Skip the test if a requirement of the engine is not installed."""
     import pytest
 
     package = engine.partition(" ")[0]
@@ -86,7 +87,7 @@ def needs(engine: str) -> None:
 
 
 class Loaded(NamedTuple):
-    """A model that an engine has read: name, shape and type of each input, and what runs it."""
+    """Model that an engine has read: name, shape and type of each input, and a function that runs it."""
 
     inputs: list[tuple[str, list[int], np.dtype[Any]]]
     run: Callable[[list[Array]], Sequence[Array]]
@@ -100,7 +101,7 @@ def _tract(model: Path) -> Loaded:
     inputs = []
     for index in range(graph.input_count()):
         fact = graph.input_fact(index)
-        # A dimension that is a symbol has any extent, the same for all.
+        # A symbolic dimension has any extent, equal in all places.
         shape = [int(text) if (text := str(extent)).isdecimal() else _SYMBOL for extent in fact.dims()]
         kind = fact.datum_type()
         dtype = np.dtype(np.bool_ if kind == tract.DatumType.BOOL else f"{'uif'[(kind >> 4) - 1]}{kind & 15}")
@@ -113,7 +114,7 @@ _TYPES = {"scalar": np.dtype(np.float32), "integer": np.dtype(np.int32), "logica
 
 
 def _lowered(model: Path) -> list[str]:
-    """What Khronos' parser is to replace by what it stands for, since its interpreter has no kernel for it."""
+    """Return the operations that Khronos' parser must expand, because its interpreter has no kernel for them."""
     return ["batch_normalization", *re.findall(r"\bfragment\s+(\w+)", (model / "graph.nnef").read_text("utf-8"))]
 
 
@@ -134,7 +135,7 @@ def _nnef(model: Path) -> Loaded:
 
 
 def _with_newshape(reshape: Callable[..., Array]) -> Callable[..., Array]:
-    """The function ``reshape`` of numpy before 2.4, whose second parameter nnef_tools calls ``newshape``."""
+    """Return the function ``reshape`` of numpy before 2.4, whose second parameter nnef_tools calls ``newshape``."""
 
     def old(array: Array, *arguments: Any, newshape: Any = None, **options: Any) -> Array:
         return reshape(array, *(arguments if newshape is None else (newshape,)), **options)
@@ -143,7 +144,7 @@ def _with_newshape(reshape: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _nnef_tools(model: Path) -> Loaded:
-    """The interpreter on PyTorch, which heeds ``graph.quant``."""
+    """Load a model in the interpreter on PyTorch, which applies ``graph.quant``."""
     from nnef_tools.interpreter.pytorch import Interpreter
 
     interpreter = Interpreter(str(model))
@@ -151,14 +152,14 @@ def _nnef_tools(model: Path) -> Loaded:
 
 
 def _tensors(model: Path) -> Loaded:
-    """The variables as the interpreter on PyTorch works with them, dequantized; there is nothing to run."""
+    """Load only the variables, dequantized by the interpreter on PyTorch; nothing is run."""
     from nnef_tools.interpreter.pytorch import NNEFModule
 
     parameters = dict(NNEFModule(str(model)).named_parameters())
     return Loaded([], lambda _: [parameters[name].detach().numpy() for name in sorted(parameters)])
 
 
-#: By name, what loads a model.
+#: Functions that load a model, by name.
 ENGINES: dict[str, Callable[[Path], Loaded]] = {
     "tract": _tract,
     "nnef": _nnef,
@@ -168,7 +169,7 @@ ENGINES: dict[str, Callable[[Path], Loaded]] = {
 
 
 def _outputs(loaded: Loaded, known: dict[str, Array]) -> list[Array]:
-    """Run a model with the inputs known, as often as those of the only input ask for, else with any."""
+    """Run a model with the known inputs, repeatedly if a single input has several batches, else with random inputs."""
     if len(loaded.inputs) == 1 and "x" in known:
         ((_, shape, dtype),) = loaded.inputs
         images = known["x"][:_PORTIONS].astype(dtype)
@@ -183,7 +184,7 @@ def _outputs(loaded: Loaded, known: dict[str, Array]) -> list[Array]:
 
 
 def main() -> None:
-    """The worker: jobs on standard input; a line for each on standard output, with the error or nothing."""
+    """Run jobs from standard input; print a line for each, with the error or empty. This is the worker."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     numpy: Any = np
     numpy.reshape = _with_newshape(np.reshape)

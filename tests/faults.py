@@ -1,7 +1,7 @@
-"""What can go wrong when files are written: a place for each call of the system, and what may be there afterwards.
+"""Faults while files are written: a position for each system call, and the permitted files afterwards.
 
-``python -m tests.faults FOLDER [STEP]`` lets processes be killed at each of these places, or at every STEP-th, and
-prints how many that were.
+``python -m tests.faults FOLDER [STEP]`` kills processes at each of these positions, or at every STEP-th position, and
+prints the number of positions.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from nnr_codec.parallel.checkpoint import SUFFIX as PARTS
 from .formats.support import nnef_model, tree
 from .formats.test_shards import INDEX, ONE, TWO, checkpoint
 
-#: By which files come, change and go; those of the second kind clear up as well.
+#: Calls that create, change and remove files; the second group also cleans up.
 WRITING = {"open", "write", "writelines", "flush", "fsync", "close", "link", "rename", "replace", "mkdir", "chmod"}
 CLEARING = {"unlink", "remove", "rmdir", "scandir", "lstat"}
 MODULES = ("posix", "_io")
-#: In a name that tells of a process; others keep what is replaced.
+#: Part of names that identify a process; other names are backups of replaced files.
 OWNED = re.compile(r"-[0-9]+-[0-9]+\.nnr-partial$")
 
 
 @dataclass(frozen=True)
 class Job:
-    """Something that writes into the folder ``out`` what it makes of the files in ``in``, which lies beside it.
+    """Conversion of the files in the folder ``in`` to files in the folder ``out`` beside it.
 
-    ``files`` are those of the output; the last is its name.
+    ``files`` are the output files; the last is the name of the output.
     """
 
     run: Callable[[Path, Path, bool], None]
@@ -46,32 +46,32 @@ class Job:
 
 
 def encode(source: Path, out: Path, overwrite: bool) -> None:
-    """One file."""
+    """Write one file."""
     nnr.encode_file(source / "m.npz", out / "m.nnr", overwrite=overwrite)
 
 
 def encode_with_parts(source: Path, out: Path, overwrite: bool) -> None:
-    """One file, and parts of it beside."""
+    """Write one file, and its parts beside it."""
     nnr.encode_file(source / "m.npz", out / "m.nnr", overwrite=overwrite, resume=True)
 
 
 def decode(source: Path, out: Path, overwrite: bool) -> None:
-    """One file in another format."""
+    """Write one file in another format."""
     nnr.decode_file(source / "m.nnr", out / "m.safetensors", overwrite=overwrite)
 
 
 def decode_to_folder(source: Path, out: Path, overwrite: bool) -> None:
-    """A folder."""
+    """Write a folder."""
     nnr.decode_file(source / "graph.nnr", out / "m.nnef", overwrite=overwrite)
 
 
 def decode_to_shards(source: Path, out: Path, overwrite: bool) -> None:
-    """Several files beside each other."""
+    """Write several files beside each other."""
     nnr.decode_file(source / "shards.nnr", out / INDEX, overwrite=overwrite)
 
 
 def apply(source: Path, out: Path, overwrite: bool) -> None:
-    """A model after an update."""
+    """Write a model after an update."""
     base, update = nnr.load(source / "m.npz"), (source / "update.nnr").read_bytes()
     nnr.save(nnr.apply_update(base, update), out / "m.npz", overwrite=overwrite)
 
@@ -87,7 +87,7 @@ JOBS = {
 
 
 def inputs(folder: Path) -> Path:
-    """The folder ``in`` with what the jobs need."""
+    """Make the folder ``in`` with the inputs of the jobs."""
     source = folder / "in"
     source.mkdir()
     rng = np.random.default_rng(1)
@@ -103,7 +103,7 @@ def inputs(folder: Path) -> Path:
 
 @dataclass
 class Case:
-    """A job, an old output or none, and what is there afterwards if nothing goes wrong."""
+    """A job, an old output or none, and the files after a run without fault."""
 
     job: Job
     source: Path
@@ -114,17 +114,17 @@ class Case:
         self.out.mkdir()
         self.before = self.after = {"other": b"somebody's"}
         (self.out / "other").write_bytes(b"somebody's")
-        self.run()  # which imports what is imported at all
+        self.run()  # it imports all modules
         self.after = tree(self.out)
         self.reset()
         self.before = tree(self.out)
 
     def run(self) -> None:
-        """Do it."""
+        """Run the job."""
         self.job.run(self.source, self.out, self.overwrite)
 
     def reset(self) -> None:
-        """Put back what was there before."""
+        """Restore the files before the job."""
         for path in self.out.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -138,11 +138,11 @@ class Case:
             path.write_bytes(b"old")
 
     def whole(self) -> bool:
-        """Whether all is as it was, or all is done; unfinished outputs and parts aside."""
+        """Return whether the files are unchanged or complete, except for unfinished outputs and parts."""
         return self.found() in (self.before, self.after)
 
     def found(self) -> dict[str, bytes]:
-        """What is there, without unfinished outputs and parts."""
+        """Return the existing files except for unfinished outputs and parts."""
         return {
             name: data
             for name, data in tree(self.out).items()
@@ -150,11 +150,11 @@ class Case:
         }
 
     def partial(self) -> list[str]:
-        """Unfinished outputs."""
+        """Return the unfinished outputs."""
         return [name for name in os.listdir(self.out) if name.endswith(PARTIAL_SUFFIX)]
 
     def whole_each(self) -> bool:
-        """Whether each file is old or new, and all are new if the last is."""
+        """Return whether each file is old or new, and all are new if the last is."""
         found = self.found()
         last = self.job.files[-1]
         each = all(found.get(name) in (self.before.get(name), self.after[name]) for name in self.job.files)
@@ -162,7 +162,7 @@ class Case:
 
 
 def cases(folder: Path, *, overwrite: bool) -> Iterator[tuple[str, Case]]:
-    """All jobs, each in a folder of its own."""
+    """Return all jobs, each in a separate folder."""
     source = inputs(folder)
     for number, (name, job) in enumerate(JOBS.items()):
         yield name, Case(job, source, folder / f"out{number}", overwrite)
@@ -172,7 +172,7 @@ def cases(folder: Path, *, overwrite: bool) -> Iterator[tuple[str, Case]]:
 def at(
     number: int, act: Callable[[], Any], *, after: bool = False, names: set[str] | None = None
 ) -> Iterator[list[str]]:
-    """Yield a list that gets the names of calls; at the one of this number ``act`` is called, before or after it."""
+    """Yield a list that receives the names of calls; ``act`` is called before or after the call of this number."""
     wanted, calls, event_wanted = names or WRITING | CLEARING, list[str](), "c_return" if after else "c_call"
 
     def profile(_: object, event: str, function: Any) -> None:
@@ -192,12 +192,12 @@ def at(
 
 
 def kill() -> None:
-    """End this process as nobody can prevent."""
+    """Kill this process with a signal that it cannot handle."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def killed(case: Case, number: int) -> bool:
-    """Whether a process that does the job was killed at this place; otherwise it has done it."""
+    """Run the job in a process that is killed at this position; return False if it finished before."""
     pid = os.fork()
     if not pid:
         code = 1
@@ -213,7 +213,7 @@ def killed(case: Case, number: int) -> bool:
 
 
 def main(folder: Path, step: int = 1) -> None:
-    """Kill each job at each place, or some, and do it once more each time."""
+    """Kill each job at each position, or at some, and run it again each time."""
     for overwrite in (False, True):
         (folder / str(overwrite)).mkdir()
         for name, case in cases(folder / str(overwrite), overwrite=overwrite):
@@ -223,7 +223,7 @@ def main(folder: Path, step: int = 1) -> None:
                 assert case.whole() or (len(case.job.files) > 1 and case.whole_each()), (name, number, case.found())
                 left += len(case.partial())
                 if not overwrite and case.found() != case.before:
-                    case.reset()  # what has appeared is refused
+                    case.reset()  # a new file is rejected
                 case.run()
                 assert case.found() == case.after, (name, number)
                 assert not any(map(OWNED.search, case.partial())), (name, number, case.partial())

@@ -1,4 +1,4 @@
-"""Damaged bitstreams: a decoder gives tensors or an NnrError, soon, and within its limits. Nothing else."""
+"""Damaged bitstreams: a decoder returns tensors or raises an NnrError, quickly and within its limits."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ STRICT = Limits.strict()
 
 
 class Subject:
-    """A bitstream of a vector, and what a decoder is told beside it.
+    """A bitstream of a vector, and the further inputs of its decoder.
 
     Parameters
     ----------
     case : Case
     number : int
-        Which of its bitstreams; those before it are decoded before.
+        Index of the bitstream in the case; the bitstreams before it are decoded first.
     """
 
     def __init__(self, case: Case, number: int = -1) -> None:
@@ -44,7 +44,7 @@ class Subject:
 
     @property
     def id(self) -> str:
-        """That of the case; with the name of the file where this is not its last bitstream."""
+        """Name of the case, with the name of the file unless this is its last bitstream."""
         is_last = self.number == len(self.case.streams) - 1
         return self.case.id if is_last else f"{self.case.id}/{self.stream.path.name}"
 
@@ -55,12 +55,12 @@ class Subject:
 
     @cached_property
     def before(self) -> tuple[bytes, ...]:
-        """Those that are decoded before it."""
+        """The bitstreams that are decoded before it."""
         return tuple(stream.path.read_bytes() for stream in self.case.streams[: self.number])
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """What readers are told; strict limits unless the case has its own."""
+        """Options of readers; strict limits unless the case specifies limits."""
         case = self.case
         limits = case.limits if case.limits != Limits() else STRICT
         return {"limits": limits, "topology_dimensions": case.topology_dimensions, "topology": case.topology}
@@ -76,37 +76,37 @@ class Subject:
 
     @property
     def state(self) -> UpdateState:
-        """What the bitstreams before it leave; a copy."""
+        """A copy of the state after the bitstreams before it."""
         return self._left[0].fork()
 
     def open(self, data: bytes) -> NnrFile:
-        """A damaged copy, or the bitstream itself."""
+        """Open a damaged copy, or the bitstream itself."""
         return NnrFile(data, before=self._left[1], **self.options)
 
     def decode(self, data: bytes, *, allow_missing: bool = True) -> nnr.Model:
-        """The tensors of a damaged copy, or of the bitstream itself."""
+        """Return the tensors of a damaged copy, or of the bitstream itself."""
         return self.open(data).decode(state=self.state, allow_missing=allow_missing)
 
     def stream_decoder(self) -> nnr.StreamDecoder:
-        """One that has taken the bitstreams before it."""
+        """Return a decoder that has decoded the bitstreams before it."""
         decoder = nnr.StreamDecoder(**self.options)
         for data in self.before:
             decoder.feed(data)
         return decoder
 
     def verify(self, data: bytes) -> nnr.Report:
-        """What is wrong with a damaged copy."""
+        """Return the findings of ``verify`` for a damaged copy."""
         return nnr.verify(data, inputs=self.before, **self.options)
 
     def parser(self) -> BitstreamParser:
-        """What takes the units of the bitstream apart, at its start."""
+        """Return a parser at the start of the bitstream."""
         limits, dims, given = self.options["limits"], self.options["topology_dimensions"], self.options["topology"]
         reader = UnitReader(self.data, limits, Session(dims))
         return BitstreamParser(reader, given=given, before=self._left[1])
 
     @cached_property
     def units(self) -> list[Unit]:
-        """All of them."""
+        """All units of the bitstream."""
         parser, units = self.parser(), list[Unit]()
         for unit in parser.reader:
             units.append(unit)
@@ -115,7 +115,7 @@ class Subject:
 
     @property
     def is_read(self) -> bool:
-        """Whether its headers are not refused, as those of an acceptable bitstream may be."""
+        """True if the headers are accepted; headers of an "acceptable" bitstream may be rejected."""
         try:
             return bool(self.units)
         except NnrError:
@@ -123,7 +123,7 @@ class Subject:
 
     @property
     def boundaries(self) -> list[int]:
-        """Where its units end that no aggregate holds; the last is the end of the bitstream."""
+        """Ends of its units outside aggregates; the last is the end of the bitstream."""
         return [unit.offset + unit.size.nnr_unit_size for unit in self.units if not unit.depth]
 
     @property
@@ -133,9 +133,9 @@ class Subject:
 
 
 def subjects(*results: str) -> list[Subject]:
-    """Every bitstream of the vectors of these results, each once, with all that is told beside it.
+    """Return every bitstream of the vectors with these results once, with its further inputs.
 
-    Acceptable ones are left out whose headers are refused; there is nothing of them that a cut may leave.
+    Acceptable bitstreams whose headers are rejected are omitted, because a cut leaves nothing that can be decoded.
     """
     found: dict[tuple[Any, ...], Subject] = {}
     for case in load_cases(ROOT):
@@ -152,7 +152,7 @@ def subjects(*results: str) -> list[Subject]:
 
 @dataclass
 class Tally:
-    """What came of a number of damaged bitstreams."""
+    """Counts of the outcomes of damaged bitstreams."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     slowest: float = 0.0  # seconds
@@ -160,22 +160,22 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Inputs tried."""
+        """Number of inputs."""
         return self.outcomes.total()
 
     def took(self, seconds: float, what: str) -> None:
-        """Note how long an input took."""
+        """Record the duration of an input."""
         if seconds > self.slowest:
             self.slowest, self.slowest_input = seconds, what
 
     def add(self, other: Tally) -> None:
-        """Take over another tally."""
+        """Add another tally."""
         self.outcomes.update(other.outcomes)
         self.took(other.slowest, other.slowest_input)
 
 
 def header_bytes(data: bytes, units: Iterable[Unit] | None = None) -> list[int]:
-    """Positions of all bytes that are not the payload of a compressed data unit."""
+    """Return the positions of all bytes that are not the payload of a compressed data unit."""
     payloads: set[int] = set()
     for unit in nnr.units(data) if units is None else units:
         if unit.type_name == "NNR_NDU":
@@ -184,20 +184,20 @@ def header_bytes(data: bytes, units: Iterable[Unit] | None = None) -> list[int]:
 
 
 def flipped(data: bytes, position: int, bit: int) -> bytes:
-    """A copy with one bit inverted."""
+    """Return a copy with one bit inverted."""
     copy = bytearray(data)
     copy[position] ^= 1 << bit
     return bytes(copy)
 
 
 def truncations(data: bytes, positions: Iterable[int]) -> Iterator[tuple[str, bytes]]:
-    """Prefixes, by what they are called."""
+    """Yield prefixes with their descriptions."""
     for position in positions:
         yield f"first {position} bytes", data[:position]
 
 
 def flips(data: bytes, positions: Iterable[int], bits: Iterable[int] = range(8)) -> Iterator[tuple[str, bytes]]:
-    """Copies with one bit inverted, by what they are called."""
+    """Yield copies with one bit inverted, with their descriptions."""
     bits = list(bits)
     for position in positions:
         for bit in bits:
@@ -205,7 +205,7 @@ def flips(data: bytes, positions: Iterable[int], bits: Iterable[int] = range(8))
 
 
 def outcome(data: bytes, subject: Subject | None = None, limits: Limits = STRICT) -> str:
-    """``valid`` or the name of the NnrError; anything else, warnings included, is let through."""
+    """Return ``valid`` or the name of the NnrError; other exceptions, including warnings, are not caught."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
@@ -221,7 +221,7 @@ def outcome(data: bytes, subject: Subject | None = None, limits: Limits = STRICT
 def trial(
     name: str, inputs: Iterable[tuple[str, bytes]], subject: Subject | None = None, seconds: float = 1.0
 ) -> Tally:
-    """Decode every input; AssertionError names the one that ends badly or takes longer than ``seconds``."""
+    """Decode every input; an AssertionError names an input that fails otherwise or takes longer than ``seconds``."""
     tally = Tally()
     for what, data in inputs:
         try:

@@ -1,4 +1,7 @@
-"""Vectors that are cut off: refused inside a unit; between two, the tensors before, "incomplete" where that shows."""
+"""Truncated vectors: a cut within a unit is rejected; a cut between units leaves the tensors before it.
+
+Readers raise IncompleteError for a cut between units if they can detect it.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,15 @@ from nnr_codec.syntax.structures import (
 from .hostile import Subject, Tally
 from .soon import soon
 
-#: What the readers say of a bitstream of whole units that is incomplete.
+#: Errors of readers for an incomplete bitstream of whole units.
 SAID = r"incomplete|pruning information is not applied|parts of a tensor are missing|ends before H of"
-#: Rules of ``nnr verify`` that say so.
+#: Rules of ``nnr verify`` about incomplete bitstreams.
 RULES = {"complete", "prune-mask", "partial-sequence", "decomposition-pair", "single-mps", "topology-carriage"}
 
-#: What a cut leaves that nothing says "incomplete" of.
+#: Kinds of cuts that no reader detects as incomplete.
 WHOLE = "whole units"
 
-#: Of the cuts inside payloads, one of so many is also the end of a stream.
+#: Inverse share of cuts inside payloads that also end a stream.
 SPARSELY = 16
 
 Names = dict[str, TensorDigest]
@@ -44,33 +47,33 @@ Names = dict[str, TensorDigest]
 
 @dataclass
 class CutTally(Tally):
-    """What came of cuts.
+    """Counts of the outcomes of cuts.
 
     Attributes
     ----------
     whole : Counter
-        Why nothing says "incomplete" of the bitstreams of whole units that are left, and are valid by themselves.
+        Reasons why a truncated bitstream of whole units, which is valid by itself, is not reported as incomplete.
     """
 
     whole: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Tally) -> None:
-        """Take over another tally."""
+        """Add another tally."""
         super().add(other)
         if isinstance(other, CutTally):
             self.whole.update(other.whole)
 
 
 class Cutter:
-    """Cuts a vector off, and judges what readers make of it.
+    """Truncation of a vector, with checks of all readers.
 
-    What comes out is compared with the digests of the case file; which units a tensor is made of is asked of the whole.
+    Tensors are compared with the digests of the case file; the complete bitstream tells which units each tensor needs.
     """
 
     def __init__(self, subject: Subject) -> None:
         self.subject, self.boundaries, self.headers = subject, set(subject.boundaries), set(subject.header_bytes)
         parser, ends = subject.parser(), dict[str, int]()
-        self.pairs: list[list[int]] = []  # where units of G and their units of H end
+        self.pairs: list[list[int]] = []  # ends of units of G and of their units of H
         for group in parser.groups():
             units = [_end(task.unit) for task in group.tasks]
             ends |= {info.name: units[-1] for info in group.infos}
@@ -83,17 +86,17 @@ class Cutter:
         self.ends = {name: max((ends[part] for part in parts(name)), default=record) for name in infos}
         self.digests = {digest.name: digest for digest in subject.stream.tensors or ()}
         refusal = _refusal(lambda: subject.decode(subject.data))
-        self.refused = isinstance(refusal, MissingReferenceError)  # which a decoder may do with an acceptable one
+        self.refused = isinstance(refusal, MissingReferenceError)  # a decoder may reject an acceptable one
         report = subject.verify(subject.data)
         self.broken = {found.requirement for found in (*report.violations, *report.warnings)}
         assert self.refused or self.ends.keys() == self.digests.keys()
 
     def before(self, position: int) -> Names:
-        """The tensors whose units are complete."""
+        """Return the tensors whose units are complete."""
         return {name: digest for name, digest in self.digests.items() if self.ends.get(name, position + 1) <= position}
 
     def try_all(self, positions: Iterable[int], seconds: float = 1.0) -> CutTally:
-        """Cut at each position; AssertionError names the one after which anything is wrong."""
+        """Cut at each position; an AssertionError names the first position with a wrong result."""
         tally = CutTally()
         for position in positions:
             check = self.between if position in self.boundaries else self.inside
@@ -110,13 +113,13 @@ class Cutter:
 
     # -------------------------------------------------------------------------------------------- inside a unit
     def inside(self, position: int) -> str:
-        """All readers refuse it; tensors have come out of a stream that was complete before."""
+        """Check that all readers reject a cut within a unit, and that streams yield the complete tensors before it."""
         data, wanted = self.subject.data[:position], TruncatedError if position else ElementError
         error = _refusal(lambda: self.subject.decode(data))
         assert type(error) is wanted, repr(error)
         if position in self.headers or not position % SPARSELY:
             given, refusal = self._streamed(data)
-            if self.refused and isinstance(refusal, MissingReferenceError):  # of a tensor before
+            if self.refused and isinstance(refusal, MissingReferenceError):  # of an earlier tensor
                 refusal = error
             assert type(refusal) is wanted or (self.subject.before and not data), repr(refusal)
             assert given.items() <= self.before(position).items()
@@ -124,7 +127,7 @@ class Cutter:
 
     # -------------------------------------------------------------------------------------------- between units
     def between(self, position: int) -> str:
-        """Exactly the tensors before come out, and whoever can tell that there are more says so."""
+        """Check that exactly the tensors before are returned, and that the missing ones are reported if detectable."""
         subject, data, before = self.subject, self.subject.data[:position], self.before(position)
         told = _refusal(lambda: subject.decode(data, allow_missing=False))
         streamed, refusal = self._streamed(data)
@@ -150,11 +153,11 @@ class Cutter:
             _refusal(lambda: decoded.append(subject.decode(data)))
             tensors = _digests(decoded[0].tensors)
             assert tensors.keys() == before.keys()
-            assert tensors == before or self.has_mask  # which is not applied without all that it runs over
+            assert tensors == before or self.has_mask  # a mask is applied only if all its tensors are present
         return f"{WHOLE}, {type(told).__name__}" if told else WHOLE
 
     def _streamed(self, data: bytes) -> tuple[Names, BaseException | None]:
-        """The tensors that come out of a stream, and how it ends."""
+        """Return the tensors that a stream yields, and its final error."""
         decoder, given = self.subject.stream_decoder(), dict[str, Array]()
 
         def run() -> None:
@@ -165,7 +168,7 @@ class Cutter:
         return _digests(given), error
 
     def arrive(self) -> None:
-        """Byte by byte: no tensor comes out of a stream before the last byte of its units, and all have at its end."""
+        """Check, byte by byte, that a stream yields no tensor before the last byte of its units, and all by its end."""
         decoder, given = self.subject.stream_decoder(), Names()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PruningWarning)
@@ -178,7 +181,7 @@ class Cutter:
     # -------------------------------------------------------------------------------------------- what can be known
     @cached_property
     def _named(self) -> list[tuple[int, bytes]]:
-        """What names tensors, in lower case, with the end of its unit: lists, topologies of known formats, records."""
+        """Units that name tensors, in lower case, with their ends: lists, known topologies, records."""
         given = self.subject.options["topology"]
         texts = [] if given is None else [(0, given.data)]
         for unit in self.subject.units:
@@ -188,7 +191,7 @@ class Cutter:
         return [(end, text.lower()) for end, text in texts]
 
     def telling(self, position: int) -> str:
-        """What says that the units before are not all; empty where nothing does."""
+        """Return the information that shows that units are missing; empty if there is none."""
         units = [unit for unit in self.subject.units if unit.offset < position]
         structures = [unit.structure for unit in units if unit.type_name == "NNR_MPS"]
         if not structures:
@@ -207,7 +210,7 @@ class Cutter:
         return next((name for name in sorted(missing) if any(_mentions(text, name) for text in texts)), "")
 
     def why_not(self, position: int) -> str:
-        """Why nothing says so."""
+        """Return the reason why missing units are not detectable."""
         if self.digests.keys() == self.before(position).keys():
             return "no tensor is missing"
         if self.is_update:
@@ -217,14 +220,14 @@ class Cutter:
 
 
 def _storage(unit: Unit) -> int:
-    """topology_storage_format; -1 in other units than NNR_TPL."""
+    """Return topology_storage_format; -1 for units other than NNR_TPL."""
     header = unit.header
     is_topology = header.nnr_unit_type == NNR_TPL
     return cast(NnrTopologyUnitHeader, header.detail).topology_storage_format if is_topology else -1
 
 
 def _text(unit: Unit) -> bytes:
-    """What a unit says of the names of tensors; empty where the standard does not say what it holds."""
+    """Return the text of a unit that may name tensors; empty if the standard does not define its contents."""
     storage = _storage(unit)
     if storage == NNR_TPL_REFLIST:
         names = cast(NnrTopologyUnitPayload, unit.structure).topology_elem_id_list
@@ -241,7 +244,7 @@ def _end(unit: Unit) -> int:
 
 
 def _mentions(text: bytes, name: str) -> bool:
-    """Whether a name stands there by itself, or as a string of Protocol Buffers."""
+    """Return whether a name occurs as a whole word or as a string of Protocol Buffers."""
     wanted = name.lower().encode()
     alone = re.search(rb"(?<![\w./-])" + re.escape(wanted) + rb"(?![\w./-])", text)
     return bool(alone) or bytes([min(len(wanted), 255)]) + wanted in text
@@ -252,7 +255,7 @@ def _digests(tensors: Mapping[str, Array]) -> Names:
 
 
 def _refusal(call: Callable[[], object]) -> BaseException | None:
-    """What a reader refuses with, or warns of; None if it does neither."""
+    """Return the error or warning of a reader; None if there is neither."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("error")
         warnings.simplefilter("always", PruningWarning)

@@ -1,4 +1,4 @@
-"""Vectors with one bit of a header inverted: refused, flagged by ``nnr verify``, or counted by syntax element."""
+"""Vectors with one inverted header bit: rejected, flagged by ``nnr verify``, or counted by syntax element."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from nnr_codec.syntax import Descriptor
 from .hostile import Subject, Tally, flipped
 from .soon import soon
 
-#: What ``nnr verify`` says of what decodes: it breaks a rule, is against a statement, or has something that is ignored.
+#: Findings of ``nnr verify`` for a bitstream that decodes: a broken rule, a contradiction, or ignored content.
 FLAGGED = ("violation", "warning", "note")
-#: What decodes without a word: to the same, or to something else.
+#: Bitstreams that decode without an error or warning: to the same tensors, or to other ones.
 SILENT = ("same", "other")
 
-#: Elements of which a bit may be inverted without a word though something else comes out then, by what they are:
-#: nothing else in a bitstream says what they ought to be.
+#: Elements of which an inverted bit may change the result without an error or warning, by kind:
+#: nothing else in a bitstream determines their values.
 MAY_CHANGE = {
     "names, and what tells senders, parameters and updates apart": "topology_elem_id topology_elem_id_list "
     "topology_elem_id_index element_id element_id_index base_model_id performance_metric_type device_id parameter_id "
     "put_node_depth parent_device_id nnr_pre_flag",
     "texts and their formats": "topology_data topology_storage_format topology_compression_format quantization_data "
     "quantization_storage_format quantization_compression_format",
-    "steps, codebooks and masks": "mps_qp_density mps_quantization_parameter lps_qp_density lps_quantization_parameter "
+    "step sizes, codebooks and masks": "mps_qp_density mps_quantization_parameter lps_qp_density "
+    "lps_quantization_parameter "
     "codebook_zero_value codebook_delta_left codebook_delta_right codebook_egk codebook_centre_offset bit_mask_value "
     "order_flag",
     "shapes, orders and types of tensors": "tensor_dimensions first_tensor_dimension_shift split_index shift_index "
@@ -50,7 +51,7 @@ MAY_CHANGE = {
 
 @dataclass
 class FlipTally(Tally):
-    """What came of inverted bits.
+    """Counts of the outcomes of inverted bits.
 
     Attributes
     ----------
@@ -61,7 +62,7 @@ class FlipTally(Tally):
     elements: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, other: Tally) -> None:
-        """Take over another tally."""
+        """Add another tally."""
         super().add(other)
         if isinstance(other, FlipTally):
             for element, outcomes in other.elements.items():
@@ -69,13 +70,13 @@ class FlipTally(Tally):
 
     @property
     def unforeseen(self) -> set[str]:
-        """The elements that change what comes out, without a word and beyond MAY_CHANGE."""
+        """Elements outside MAY_CHANGE that change the result without an error or warning."""
         foreseen = {element for elements in MAY_CHANGE.values() for element in elements.split()}
         return {element for element, outcomes in self.elements.items() if outcomes["other"]} - foreseen
 
 
 class Flipper:
-    """Inverts bits of a vector, and says what becomes of it."""
+    """Inverter of bits of a vector that classifies the outcomes."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -83,7 +84,7 @@ class Flipper:
         self.elements = _elements(subject)
 
     def try_all(self, positions: Iterable[int], bits: Iterable[int] = range(8), seconds: float = 1.0) -> FlipTally:
-        """Invert these bits of each byte; AssertionError names the one after which anything is wrong."""
+        """Invert these bits of each byte; an AssertionError names the first position with a wrong result."""
         tally, bits = FlipTally(), list(bits)
         for position in positions:
             for bit in bits:
@@ -99,7 +100,7 @@ class Flipper:
         return tally
 
     def outcome(self, data: bytes) -> str:
-        """The name of the NnrError, or one of FLAGGED and SILENT."""
+        """Return the name of the NnrError, FLAGGED or SILENT."""
         try:
             contents = self._contents(data)
         except NnrError as error:
@@ -108,11 +109,11 @@ class Flipper:
         return next((what for what in FLAGGED if found[what] - self.findings[what]), SILENT[contents != self.contents])
 
     def _contents(self, data: bytes) -> Any:
-        """All that a decoder gives, so that it can be compared; warnings but that of pruning are let through."""
+        """Return all results of a decoder for comparison; only warnings of pruning are ignored."""
         subject = self.subject
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            warnings.simplefilter("ignore", PruningWarning)  # which verify tells of
+            warnings.simplefilter("ignore", PruningWarning)  # which verify reports
             file = subject.open(data)
             model = file.decode(state=subject.state, allow_missing=subject.case.result == "acceptable")
         topology = model.topology
@@ -127,7 +128,7 @@ class Flipper:
 def _performance(file: NnrFile) -> str:
     try:
         return repr(file.performance)
-    except NnrError as error:  # of a map without entries, which says nothing of tensors
+    except NnrError as error:  # of a map without entries, which has no effect on tensors
         return str(error)
 
 
@@ -140,7 +141,7 @@ def _findings(report: Report) -> dict[str, set[Any]]:
 
 
 def _elements(subject: Subject) -> dict[int, str]:
-    """The syntax element of each bit of the headers, without its structure and indices."""
+    """Return the syntax element of each bit of the headers, without its structure and indices."""
     parser, elements, path_of = subject.parser(), dict[int, str](), dict[int, str]()
 
     def note(path: str, descriptor: Descriptor, bit: int, size: int, value: object) -> None:

@@ -20,7 +20,7 @@ from .hostile import Subject, subjects
 from .hostile_cuts import CutTally, Cutter
 from .hostile_flips import FLAGGED, SILENT, Flipper, FlipTally
 
-#: A decoder may refuse or decode the acceptable ones.
+#: A decoder may reject or decode the acceptable ones.
 RESULTS = ("valid", "acceptable")
 
 
@@ -31,13 +31,13 @@ def _subjects() -> list[Subject]:
 
 @dataclass
 class Run:
-    """What came of one subject; ``peak`` is the size of the process in KiB."""
+    """Results of one subject; ``peak`` is the peak memory of the process in KiB."""
 
     id: str
     size: int
     cuts: CutTally = field(default_factory=CutTally)
     flips: FlipTally = field(default_factory=FlipTally)
-    is_refused: bool = False  # as it is
+    is_refused: bool = False  # unchanged
     failures: list[str] = field(default_factory=list)
     peak: int = 0
 
@@ -64,7 +64,7 @@ def _row(what: str, *cells: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run everything and print tables."""
+    """Run all subjects and print tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2, metavar="N")
     parser.add_argument("--only", default="*", metavar="GLOB", help="of ids")

@@ -1,4 +1,4 @@
-"""Bitstreams with side information, and what a stranger may make of it: see docs/reference/side-information.md."""
+"""Bitstreams with side information, and hostile changes of it: see docs/reference/side-information.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORD = 128  # topology_storage_format
 
 
 def lossless_model() -> dict[str, Array]:
-    """Tensors that take all codes of the side-information record, and what has no code or no unit."""
+    """Return tensors that need every code of the side-information record, and tensors without code or unit."""
     weights = made("normal", (40, 30), "float32")
     return {
         "empty": made("zeros", (0, 3), "float32"),
@@ -50,12 +50,12 @@ def lossless_model() -> dict[str, Array]:
 
 
 def lossless(**options: Any) -> bytes:
-    """The bitstream of `lossless_model`."""
+    """Return the bitstream of `lossless_model`."""
     return nnr.encode(lossless_model(), exact=True, **options)
 
 
 def lossless_update(**options: Any) -> bytes:
-    """An update of tensors of `lossless_model`: differences of bit patterns, and new tensors with codes."""
+    """Return an update of tensors of `lossless_model`: differences of bit patterns, and new tensors with codes."""
     new = lossless_model()
     base = {name: tensor for name, tensor in new.items() if name not in ("palette", "raw", "far")}
     base |= {name: np.nextafter(new[name], np.float32(1)) for name in ("float", "grid", "scalar")}
@@ -63,7 +63,7 @@ def lossless_update(**options: Any) -> bytes:
 
 
 def record(data: bytes) -> bytes:
-    """The inflated side-information record of a bitstream."""
+    """Return the inflated side-information record of a bitstream."""
     found: list[bytes] = []
     with_record(data, lambda text: found.append(text) or text)
     (text,) = found
@@ -71,7 +71,7 @@ def record(data: bytes) -> bytes:
 
 
 def with_record(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """A copy with another side-information record, deflated."""
+    """Return a copy with another side-information record, deflated."""
     units = list(nnr.units(data))
     for unit in units:
         if unit.type_name == "NNR_TPL" and unit.header.detail.topology_storage_format == RECORD:
@@ -84,11 +84,11 @@ def with_record(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
 
 
 def canonical(value: Any) -> bytes:
-    """JSON as the record has it, so that what is wrong with the value is all that is wrong."""
+    """Return JSON in the form of the record, so that only the value can be wrong."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-#: What may stand in the place of any value of a record.
+#: Replacements of any value of a record.
 HOSTILE: tuple[Any, ...] = (
     *(0, 1, 2, 7, 8, 23, 31, 32, 33, 63, 64, 65, 127, 255, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1),
     *(
@@ -119,7 +119,7 @@ HOSTILE: tuple[Any, ...] = (
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths to everything in a JSON value."""
+    """Yield paths to everything in a JSON value."""
     if path:
         yield path
     for key, member in (
@@ -129,7 +129,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(value: Any, path: tuple[Any, ...], what: Any) -> Any:
-    """A copy with something else at a place; ``...`` takes away what was there."""
+    """Return a copy with another value at a path; ``...`` removes the value."""
     copy = json.loads(json.dumps(value))
     at = copy
     for key in path[:-1]:
@@ -142,7 +142,7 @@ def changed(value: Any, path: tuple[Any, ...], what: Any) -> Any:
 
 
 def mutated(text: bytes, rnd: random.Random) -> bytes:
-    """A record with one or several changes that leave it canonical JSON, as far as JSON goes."""
+    """Return a record with one or several changes that keep its JSON canonical where possible."""
     value = json.loads(text)
     for _ in range(rnd.choice([1, 1, 1, 2, 4])):
         all_places = list(places(value))
@@ -153,7 +153,7 @@ def mutated(text: bytes, rnd: random.Random) -> bytes:
         what: Any = rnd.choice(HOSTILE)
         if kind == 0:
             what = ...
-        elif kind <= 2:  # of another place, of the same depth where there is one
+        elif kind <= 2:  # of another place, at the same depth if possible
             other = rnd.choice([place for place in all_places if len(place) == len(path)])
             what = value
             for key in other:
@@ -165,15 +165,15 @@ def mutated(text: bytes, rnd: random.Random) -> bytes:
             )
         try:
             value = changed(value, path, what)
-        except (TypeError, IndexError):  # no such place in a list
+        except (TypeError, IndexError):  # the list has no such place
             continue
     return canonical(value)
 
 
 def all_ways(data: bytes, limits: Limits = STRICT, part: slice = slice(None)) -> Counter[str]:
-    """What comes of a bitstream in all ways of reading: ``valid`` or the name of the NnrError; no warning, either.
+    """Return the outcome of all ways of reading, ``valid`` or the name of the NnrError; warnings are errors.
 
-    ``part`` chooses some of the ways.
+    ``part`` selects some of the ways.
     """
 
     def stream() -> None:

@@ -1,4 +1,4 @@
-"""The bitstreams in bitstream_vectors/interop, one by one, and what they decode to."""
+"""Bitstreams of bitstream_vectors/interop with their decoded values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ROOT = Path(__file__).resolve().parents[1] / "bitstream_vectors" / "interop"
 
 @dataclass(frozen=True)
 class Stream:
-    """One bitstream.
+    """Bitstream of another encoder.
 
     Parameters
     ----------
     id : str
-        As ``v2/incr_tca_dq/02``, ``levels/tcm_dq_1``.
+        Such as ``v2/incr_tca_dq/02`` or ``levels/tcm_dq_1``.
     path : Path
     before : tuple of Path
         The bitstreams that are decoded before it, with state.
@@ -36,12 +36,12 @@ class Stream:
 
     @property
     def values(self) -> dict[str, Array]:
-        """The tensors that its own codec decodes."""
+        """The tensors as decoded by the codec that wrote the bitstream."""
         return _load(self.path.with_suffix(".npz"))
 
     @property
     def levels(self) -> dict[str, Array]:
-        """QuantParam of each tensor; only of ``levels/`` streams."""
+        """QuantParam of each tensor; only for ``levels/`` streams."""
         return _load(self.path.with_name(f"{self.path.stem}_levels.npz"))
 
 

@@ -1,4 +1,4 @@
-"""Decoding in lanes of tensors of any size, to compare it with scalar code."""
+"""Decoding in lanes of tensors of any size, for comparison with scalar code."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import partial
 
 import pytest
 
-from nnr_codec.cabac_ext.kernel import decode_lanes, has_lanes
+from nnr_codec.cabac_ext.kernel import decode_lanes, lane_engines
 from nnr_codec.decoder import lanes, unit
 
 
 @contextlib.contextmanager
 def all_in_lanes() -> Iterator[None]:
-    """Let all tensors be decoded in lanes that suit them, to their last level, and from all entry points."""
+    """Decode all suitable tensors in lanes, up to their last level and from all entry points."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unit, "LANES", has_lanes())
+        patch.setattr(unit, "LANES", lane_engines())
         patch.setattr(lanes, "LEAST", 0)
         for module in (lanes, unit):
             patch.setattr(module, "TOGETHER", 0)
@@ -27,7 +27,7 @@ def all_in_lanes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_lanes() -> Iterator[None]:
-    """Let scalar code decode everything."""
+    """Decode everything with scalar code."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unit, "LANES", False)
+        patch.setattr(unit, "LANES", [])
         yield

@@ -1,4 +1,4 @@
-"""Random models and updates that are coded losslessly, and what decoders without side information may make of them."""
+"""Random models and updates that are coded losslessly, and their values in decoders without side information."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .arrays import KINDS, from_patterns, made, patterns
 
 Numbers = npt.NDArray[np.object_]
 
-#: Names of which one may be the id of another one's unit, and names beyond ASCII.
+#: Names that may equal the id of another tensor's unit, and names beyond ASCII.
 NAMES = ("w", "w#levels", "w#raw", "w##levels", "w#bits", "w#delta", "größe/重み", "fc.weight", "#", "a b")
-#: From a single number to sizes at which every code takes the fewest bytes for some content.
+#: From a single number to sizes at which every code is the smallest for some content.
 SHAPES = ((), (3, 0), (1,), (9, 4), (300,), (12, 8, 3), (48, 64), (2000,), (40, 6, 3, 3), (3, 700))
 
 
 def model(seed: int) -> nnr.Model:
-    """One to five tensors of all types and contents, some of them tied."""
+    """Draw one to five tensors of any type and content; some of them are tied."""
     rng = np.random.default_rng([1, seed])
     tensors: dict[str, Array] = {}
     for name in _names(rng):
@@ -33,7 +33,7 @@ def model(seed: int) -> nnr.Model:
 
 
 def update(seed: int) -> tuple[dict[str, Array], dict[str, Array]]:
-    """A base and a new model: tensors that are new, replaced, unchanged, or changed in some bits."""
+    """Draw a base and a new model, with tensors that are new, replaced, unchanged, or changed in some bits."""
     rng = np.random.default_rng([2, seed])
     base: dict[str, Array] = {}
     new: dict[str, Array] = {}
@@ -58,33 +58,33 @@ def _names(rng: np.random.Generator) -> list[str]:
 
 
 def _tensor(rng: np.random.Generator) -> Array:
-    """A tensor of any stored type."""
+    """Draw a tensor of any stored type."""
     kind, type_name = str(rng.choice(list(KINDS))), str(rng.choice(list(STORED_TYPES)))
     return made(kind, SHAPES[rng.integers(len(SHAPES))], type_name, int(rng.integers(2**31)))
 
 
 def _changed(array: Array, most: int, rng: np.random.Generator) -> Array:
-    """A copy of which some bit patterns are larger or smaller by up to ``most``."""
+    """Return a copy in which some bit patterns are larger or smaller by up to ``most``."""
     steps = np.where(rng.random(array.shape) < 0.3, rng.integers(-most, most + 1, array.shape), 0)
     return from_patterns(patterns(array).astype("u8") + steps.astype("u8"), STORED_TYPES[array.dtype.name])
 
 
-# ------------------------------------------------------------------------------------------------ what is right
+# ------------------------------------------------------------------------------------------------ expected values
 def numbers(array: Array) -> Numbers:
-    """The values as Python numbers, which can be compared whatever their types are; None for not-a-number."""
-    with np.errstate(invalid="ignore"):  # of a signalling not-a-number
+    """Return the values as Python numbers, which are comparable across types; None for not-a-number."""
+    with np.errstate(invalid="ignore"):  # of a signaling not-a-number
         type_ = "f8" if "float" in array.dtype.name else "u8" if array.dtype.name == "uint64" else "i8"
         values = array.astype(type_)
         return np.asarray(np.where(values == values, values.astype(object), None))
 
 
 def all_numbers(tensors: Mapping[str, Array]) -> dict[str, Numbers]:
-    """The numbers of each tensor."""
+    """Return the numbers of each tensor."""
     return {name: numbers(tensor) for name, tensor in tensors.items()}
 
 
 def numbers_of_update(base: Mapping[str, Array], new: Mapping[str, Array], data: bytes) -> dict[str, Numbers]:
-    """Return the expected value of each unit with a tensor's name: a difference if it has a parent, else the tensor."""
+    """Return the expected value of each unit by tensor name: a difference if the tensor has a parent."""
     found = {}
     for unit in nnr.units(data):
         if unit.header.nnr_unit_type == NnrUnitType.NNR_NDU and (name := unit.ndu.topology_elem_id) in new:
@@ -95,7 +95,7 @@ def numbers_of_update(base: Mapping[str, Array], new: Mapping[str, Array], data:
 
 
 def wrong(decoded: Mapping[str, Array], want: Mapping[str, Numbers]) -> list[str]:
-    """The tensors whose shapes or numbers differ; shape (1,) stands for ()."""
+    """Return the tensors whose shapes or numbers differ; shape (1,) stands for ()."""
     return [
         name
         for name in decoded.keys() & want.keys()

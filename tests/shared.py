@@ -1,4 +1,4 @@
-"""Where the tests find the reference material that is not part of the project: real models, foreign bitstreams."""
+"""Paths of the reference material outside the project: real models, bitstreams of other encoders."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import pytest
 
 _FOLDER = Path(os.environ.get("NNR_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 
-#: The folder named by the environment variable NNR_SHARED, else ``shared`` beside the project; None where it is absent.
+#: The folder in the environment variable NNR_SHARED, else ``shared`` beside the project; None if it does not exist.
 SHARED: Path | None = _FOLDER if _FOLDER.is_dir() else None
 
-#: Marks a test that reads `SHARED`.
+#: Mark of a test that reads `SHARED`.
 needs_shared = pytest.mark.skipif(SHARED is None, reason=f"no reference material at {_FOLDER} (set NNR_SHARED)")
 
 
 def examples(number: int) -> int:
-    """Return how many examples a property is tried with: ``number`` with the slow tests, else a fifth of it."""
+    """Return the number of examples of a property: ``number`` with the slow tests, else a fifth of it."""
     return number * hypothesis.settings().max_examples // 100
 
 
 def standard_text() -> str:
-    """The text of the standard: the file that NNR_STANDARD_TEXT names, or the shared one; skips without it."""
+    """Return the text of the standard, from the file in NNR_STANDARD_TEXT or the shared one; skip without it."""
     if "NNR_STANDARD_TEXT" in os.environ:
         path = Path(os.environ["NNR_STANDARD_TEXT"])
     elif SHARED:

@@ -1,4 +1,4 @@
-"""What has to end soon: a bound on processor time that a stumbling machine does not break."""
+"""Bound on processor time that tolerates temporary load on the machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _TRIES = 3
 
 
 def soon(call: Callable[[], T], seconds: float, what: str = "") -> tuple[T, float]:
-    """What a call gives, and the processor time that it took; AssertionError when it is too slow each time.
+    """Return the result of a call and its processor time; raise AssertionError if it is too slow in every attempt.
 
-    A machine may stumble once, or twice; what is slow by itself is slow each time.
+    Temporary load can slow down one or two attempts; slow code is slow in every attempt.
     """
     for _ in range(_TRIES):
         started = time.process_time()

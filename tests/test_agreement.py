@@ -1,4 +1,4 @@
-"""Real models before and after the codec, in other people's engines: same answers from a fraction of the bytes."""
+"""Real models before and after the codec, in other inference engines: equal decisions from a fraction of the bytes."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ MODELS = (SHARED or Path()) / "models"
 
 @dataclass(frozen=True)
 class Case:
-    """One model and what is asked of it.
+    """A model and the expected results.
 
     Parameters
     ----------
     path : Path
         NNEF folder, float32 tensors.
     size : float
-        The most the whole bitstream may take, in percent of the tensors' bytes.
+        Maximum size of the whole bitstream, in percent of the tensors' bytes.
     top_1 : float
-        The least share of inputs, in percent, for which the largest output stays the same.
+        Minimum share of inputs, in percent, for which the largest output stays the same.
     labelled : tuple of (Path, str, str) or None
-        An npz file with images and labels and the names of both; accuracy may change by half a point.
+        An npz file with images and labels, and the names of both; accuracy may change by half a point.
     """
 
     path: Path
@@ -63,7 +63,7 @@ SHARED_CASES = [
 
 
 def parameters(cases: list[Case]) -> list[object]:
-    """The cases as pytest parameters."""
+    """Return the cases as pytest parameters."""
     return [
         pytest.param(case, id=case.path.name, marks=[] if case.path.is_relative_to(EXAMPLE) else needs_shared)
         for case in cases
@@ -74,13 +74,13 @@ EVERY_MODEL = parameters([EXAMPLE_CASE, *SHARED_CASES])
 
 
 def pictures(shape: tuple[int, ...], count: int = 256) -> Floats:
-    """Seeded images that spread over many classes: noise of four grain sizes, each mixed in at random strength.
+    """Return seeded images that spread over many classes: noise of four grain sizes, mixed at random strengths.
 
     Parameters
     ----------
     shape : tuple of int
-        [1, channels, side, side] of the model's input. It also tells the range of values: 0..1 for digits, around a
-        deviation of 1 for the others, as in the reference inputs that come with them.
+        [1, channels, side, side] of the model's input. It determines the range of values: 0..1 for digits, a standard
+        deviation of about 1 for the others, as in the reference inputs of the models.
 
     Returns
     -------
@@ -100,21 +100,21 @@ def pictures(shape: tuple[int, ...], count: int = 256) -> Floats:
 
 
 def scores(path: Path, images: Floats) -> Floats:
-    """The first output of the NNEF folder `path` for each image in tract, one row each."""
+    """Return the first output of the NNEF folder `path` for each image in tract, one row each."""
     return np.asarray(TractClient().run(path, images)[0], np.float32).reshape(len(images), -1)
 
 
 def measure(path: Path, decoded: Path | None = None, **options: Any) -> dict[str, float]:
-    """Encodes and decodes the NNEF folder `path` and compares both models in tract.
+    """Encode and decode the NNEF folder `path`, and compare both models in tract.
 
     Parameters
     ----------
     path : Path
         NNEF folder with float32 tensors and one image input.
     decoded : Path, optional
-        Where the decoded NNEF folder shall stay; a temporary folder otherwise.
+        Path of the decoded NNEF folder; default: a temporary folder.
     **options
-        Fields of EncoderConfig; the defaults otherwise.
+        Fields of EncoderConfig; default: the default preset.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def measure(path: Path, decoded: Path | None = None, **options: Any) -> dict[str
 
 @dataclass(frozen=True)
 class Compressed:
-    """A case that went through the codec: the decoded folder and what `measure` says."""
+    """A case after the codec: the decoded folder and the result of `measure`."""
 
     case: Case
     decoded: Path
@@ -222,7 +222,7 @@ def test_top_five_on_a_photo(compressed: Compressed) -> None:
 
 
 def test_evaluate_computes_the_graph_of_the_example() -> None:
-    """The example's own forward pass and an inference engine agree, so the accuracy it prints is the model's."""
+    """The example's forward pass agrees with an inference engine, so the printed accuracy is the model's."""
     if not TractClient.installed():
         pytest.skip("tract is not installed")
     evaluate = runpy.run_path(str(EXAMPLE / "evaluate.py"))

@@ -1,4 +1,4 @@
-"""The first difference of two bitstreams."""
+"""The first difference between two bitstreams."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ HEADER = "nnr_compressed_data_unit_header"
 
 
 def integers(levels: list[int], name: str = "w", **header: int) -> bytes:
-    """A bitstream of one tensor of integers."""
+    """Return a bitstream of one tensor of integers."""
     s = Stream().start()
     s.ndu(ndu(name, [len(levels)], kind=NNR_PT_INT, **header), levels)
     return b"".join(s.units)
 
 
 def different(a: bytes, b: bytes) -> BitstreamDifference:
-    """Their difference, which is the same seen from the other side."""
+    """Return the difference of two bitstreams, and check that it is the same with both exchanged."""
     found, back = nnr.diff(a, b), nnr.diff(b, a)
     assert found
     assert back
@@ -62,7 +62,7 @@ def test_the_bit_is_where_the_trace_has_it() -> None:
     assert place.bit == bits[place.element]
 
 
-def test_a_name_of_another_length_is_told_not_the_size_of_the_unit() -> None:
+def test_a_name_of_another_length_is_reported_not_the_unit_size() -> None:
     a, b = different(integers([1], "layer"), integers([1], "lay")).places
     assert a.element == b.element == f"{HEADER}.topology_elem_id"
     assert (a.value, b.value) == ("layer", "lay")
@@ -161,7 +161,7 @@ def test_sources(tmp_path: Path) -> None:
     (tmp_path / "a.nnr").write_bytes(a)
 
     class Pipe(io.RawIOBase):
-        """What cannot be read twice."""
+        """Source that cannot be read twice."""
 
         def __init__(self, data: bytes) -> None:
             self.data = io.BytesIO(data)

@@ -1,4 +1,4 @@
-"""Networks run as before when their blocks are coded as such, their normalizations folded, or their channels pruned."""
+"""Networks have the same outputs if blocks are coded as such, normalizations are folded, or channels are pruned."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.nnef"
 MODELS = (SHARED or Path()) / "models"
 
-#: Fine ones are such that the rounding of float32 matters beside them.
+#: At fine step sizes, the rounding of float32 is significant.
 STEPS: dict[str, dict[str, Any]] = {"fine": {"qp": -72}, "default": {}}
 TOOLS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -51,7 +51,7 @@ EVERY_MODEL = pytest.mark.parametrize(
 
 
 def outputs(folders: Sequence[Path], scratch: Path) -> Iterator[list[Floats]]:
-    """For each engine, the first output of each folder, all for the same inputs."""
+    """Return, for each engine, the first output of each folder for the same inputs."""
     for engine in ("tract", "nnef"):
         engines.needs(engine)
         results = engines.run(engine, [Job(folder, None, scratch / f"{k}.npz") for k, folder in enumerate(folders)])
@@ -62,7 +62,7 @@ def outputs(folders: Sequence[Path], scratch: Path) -> Iterator[list[Floats]]:
 @pytest.mark.slow
 @EVERY_MODEL
 def test_outputs_with_tools_of_blocks(source: Path, has_norms: bool, tmp_path: Path) -> None:
-    """At fine steps all are equal but for rounding; at the default steps they are near."""
+    """At fine step sizes all outputs are equal except for rounding; at the default step sizes they are close."""
     folders = {"source": source}
     for name, options in TOOLS.items():
         if options.get("fold_batchnorm") and not has_norms:
@@ -81,7 +81,7 @@ def test_outputs_with_tools_of_blocks(source: Path, has_norms: bool, tmp_path: P
 
 
 def test_outputs_of_a_pruned_graph(tmp_path: Path) -> None:
-    """Every other unit of a layer is gone; the graph is edited, and gives what it gave with zeros in their place."""
+    """Every other unit of a layer is removed; the outputs are the same as with zeros in their place."""
     model = nnr.load(EXAMPLE)
     kept = slice(0, None, 2)
     tensors = dict(model.tensors)

@@ -1,4 +1,4 @@
-"""Comparing tensors, models and outputs."""
+"""Comparison of tensors, models and outputs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_floats_are_the_same_by_their_bits() -> None:
 @pytest.mark.parametrize(
     ("a", "b"), [(1, math.nan), (math.nan, 1), (1, math.inf), (math.inf, -math.inf), (math.nan, math.inf)]
 )
-def test_what_is_no_number(a: float, b: float) -> None:
+def test_invalid_numbers(a: float, b: float) -> None:
     found = compare_tensors(f4(2, a), f4(2, b))
     assert (found.count, found.largest, found.first, found.snr, found.rms) == (1, math.inf, (1,), -math.inf, math.inf)
 
@@ -96,7 +96,7 @@ def test_large_integers() -> None:
 
 
 def test_bits_that_are_not_of_the_value() -> None:
-    """An int4 lies in a byte, whose upper half is anything."""
+    """An int4 is stored in a byte, whose upper half is arbitrary."""
     a, b = (np.array([value], "u1").view(ml_dtypes.int4) for value in (0x03, 0xF3))
     assert compare_tensors(a, b).count == 0
 

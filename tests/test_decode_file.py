@@ -1,4 +1,4 @@
-"""decode_file(): the file that save() makes of what decode() gives, whole or not at all."""
+"""Tests of decode_file(): it writes the file that save() writes for the result of decode(), or nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::nnr_codec.
 
 
 def content(path: Path) -> dict[str, bytes] | bytes:
-    """The bytes of a file, or of the files of a folder."""
+    """Return the bytes of a file, or of the files of a folder."""
     return tree(path) if path.is_dir() else path.read_bytes()
 
 
@@ -59,7 +59,7 @@ def test_sources(kind: str, bitstream: Path, tmp_path: Path) -> None:
         if kind == "open":
             with pytest.raises(TypeError, match="the bitstream is already open, so dtype cannot be set"):
                 nnr.decode_file(source, tmp_path / "n.tar", dtype="float16")
-            assert file["conv1/filter" if "conv1/filter" in file else next(iter(file))].size  # it is open still
+            assert file["conv1/filter" if "conv1/filter" in file else next(iter(file))].size  # it is still open
     nnr.save(nnr.decode(data), tmp_path / "saved.tar")
     assert content(tmp_path / "m.tar") == content(tmp_path / "saved.tar")
 
@@ -125,7 +125,7 @@ def test_names_and_progress(bitstream: Path, tmp_path: Path) -> None:
     assert told == [(names[0], 1, 2), (names[1], 2, 2)]
 
 
-def test_what_is_missing(tmp_path: Path) -> None:
+def test_missing_tensors(tmp_path: Path) -> None:
     weight = np.ones((2, 2), "f4")
     graph = graph_text({"w": weight, "v": weight})
     data = nnr.encode(Model({"w": weight}, Topology("nnef", graph)))
@@ -143,7 +143,7 @@ def test_a_file_is_closed_quietly_when_it_is_forgotten_in_a_cycle(tmp_path: Path
     path.write_bytes(b"x")
     source: Any = open_source(path, Limits())
     source.itself = source
-    gc.collect()  # what others have left
+    gc.collect()  # files of others
     del source
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

@@ -1,7 +1,7 @@
-"""The same bytes whoever encodes: with any threads, executors, hash seeds, vector code and versions of numpy.
+"""Equal bytes from all encoders, for any threads, executors, hash seeds, vector code and versions of numpy.
 
-What they are is in ``tests/data/encodes.json``; where a change of the encoder is meant to change bytes,
-``python -m tests.encodes`` writes them anew.
+The expected digests are in ``tests/data/encodes.json``; after a change of the encoder that is meant to change bytes,
+``python -m tests.encodes`` writes them again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ EXPECTED = json.loads(DIGESTS.read_text(encoding="utf-8"))
 
 
 def check(found: dict[str, str]) -> None:
-    """All digests are those that were committed."""
+    """Check that all digests equal the committed ones."""
     assert sorted(found) == sorted(EXPECTED)
     different = [name for name in found if found[name] != EXPECTED[name]]
     assert not different, f"{len(different)} of {len(found)} encodings have other bytes"
 
 
 def elsewhere(python: str, jobs: int, **environment: str) -> dict[str, Any]:
-    """What another process prints."""
+    """Return the output of another process."""
     run = subprocess.run(
         [python, "-m", "tests.encodes", "--print", "--jobs", str(jobs)],
         cwd=ROOT,
@@ -49,7 +49,7 @@ def elsewhere(python: str, jobs: int, **environment: str) -> dict[str, Any]:
     return dict(json.loads(run.stdout))
 
 
-def test_the_bytes_are_those_that_they_were() -> None:
+def test_the_bytes_are_unchanged() -> None:
     assert len(CASES) >= 20
     assert len(set(EXPECTED.values())) == len(EXPECTED)
     check(digests())
@@ -61,7 +61,7 @@ def test_the_bytes_are_those_that_they_were() -> None:
     ids=["threads", "processes"],
 )
 def test_executors(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "SMALL", 0)  # every tensor is handed over
+    monkeypatch.setattr(pool_module, "SMALL", 0)  # every tensor is submitted
     with start() as executor:
         assert isinstance(executor, Executor)
         check(digests(executor=executor))
@@ -69,7 +69,7 @@ def test_executors(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 10))])
 def test_processes_of_all_kinds(seed: int) -> None:
-    """Seeds of hashes; 1 to 8 threads of ours, 1 to 4 of what multiplies matrices; with and without vector code."""
+    """Processes differ in hash seeds, 1 to 8 coding threads, 1 to 4 threads of matrix products, and vector code."""
     libraries = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     environment = {"PYTHONHASHSEED": str(seed), **dict.fromkeys(libraries, str(1 + seed % 4))}
     if seed % 2:

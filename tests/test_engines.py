@@ -1,7 +1,7 @@
-"""Every NNEF model at hand that other people's software can run gives the same outputs after the codec.
+"""Every available NNEF model that other software can run has the same outputs after the codec.
 
-Each model goes folder -> bitstream -> .tar -> bitstream -> .tgz -> bitstream -> folder, without loss, and is run in
-every container that the engine reads; then once more at the default steps.
+Each model is converted losslessly: folder -> bitstream -> .tar -> bitstream -> .tgz -> bitstream -> folder. It is run
+in every container that the engine reads, and once more after coding at the default step sizes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.
 LARGE = ("resnet56_cifar10", "squeezenet1_0_deepcompression")
 HARNESS = "sonos_tract/harness"
 
-#: What the codec refuses: data that is missing or at odds with the graph, a path out of the folder, a vendor's types.
-REFUSED = {"dtype_conflict", "missing_dat", "q40_linear_followed_slice", "shape_conflict", "traversal"}
-#: What needs models inside the model, files that a bitstream has no place for.
+#: Rejected models: data that is missing or contradicts the graph, a path outside the folder.
+REFUSED = {"dtype_conflict", "missing_dat", "shape_conflict", "traversal"}
+#: Models with models inside, or with files that a bitstream cannot contain.
 INCOMPLETE = {"submodel"}
-#: What an engine cannot run as it is. Khronos' parser knows no extensions of vendors besides.
+#: Models that an engine cannot run. Khronos' parser also rejects extensions of vendors.
 FAILING = {
     "tract": {
         "causal-conv1d-update",  # an operation of a later version
@@ -47,7 +47,7 @@ FAILING = {
         "missing_dat",
         "quantized",  # no addition of quantized numbers
         "shape_conflict",
-        "simple-grouped-query-att-f32",  # its attention does not bear the shapes, as in the next one
+        "simple-grouped-query-att-f32",  # its attention does not support the shapes, as in the next one
         "simple-mask-f32",
         "traversal",
         "update_rnn",  # no operation `update`
@@ -62,14 +62,14 @@ FAILING = {
         "traversal",
     },
 }
-#: Quantized data, which Khronos' interpreter takes for floats, so that it reads past the end of them.
+#: Quantized data, which Khronos' interpreter reads as floats, beyond their end.
 MISREAD = {"digits_int8.tflite", "digits_int8_perchannel.tflite", "quantized"}
-#: How many models run before the codec, and so after it, of how many there are.
+#: Number of models that run before the codec, and therefore after it, and of all models.
 COUNTS = {
     ("own", "tract"): (10, 17),
     ("own", "nnef"): (12, 17),
     ("own", "nnef_tools"): (12, 17),
-    ("shared", "tract"): (35, 46),
+    ("shared", "tract"): (36, 46),
     ("shared", "nnef"): (8, 46),
     ("shared", "nnef_tools"): (9, 46),
     ("large", "tract"): (2, 2),
@@ -80,21 +80,21 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class Source:
-    """A model, and the file with its inputs where there is one."""
+    """A model, and the file with its inputs, if any."""
 
     path: Path
     inputs: Path | None = None
 
 
 def local() -> dict[str, Source]:
-    """The models of this project, by name."""
+    """Return the models of this project, by name."""
     return {"example": Source(EXAMPLE)} | {
         path.parent.name: Source(path.parent) for path in sorted(SYNTHETIC.rglob("graph.nnef"))
     }
 
 
 def shared() -> dict[str, Source]:
-    """Real models of moderate size, and small ones of every kind, by name."""
+    """Return real models of moderate size, and small ones of every kind, by name."""
     assert SHARED
     found = {}
     for path in sorted((SHARED / "models").glob("*.nnef")):
@@ -114,7 +114,7 @@ def shared() -> dict[str, Source]:
 
 
 def large() -> dict[str, Source]:
-    """Real models that take some seconds."""
+    """Return real models that take some seconds."""
     assert SHARED
     folder = SHARED / "models"
     return {name: Source(folder / f"{name}.nnef", folder / f"{name}.io.npz") for name in LARGE}
@@ -122,18 +122,18 @@ def large() -> dict[str, Source]:
 
 @dataclass(frozen=True)
 class Stages:
-    """The same models before the codec, and after it: in each container, and as coded by default."""
+    """The same models before and after the codec: in each container, and coded with default options."""
 
     sources: dict[str, Source]
     folder: Path
     refused: dict[str, str]
 
     def path(self, name: str, stage: str) -> Path:
-        """Where a model is: as it was (``source``), or one of ``tar``, ``tgz``, ``nnef``, ``default.nnef``."""
+        """Return the path of a model: the original (``source``), ``tar``, ``tgz``, ``nnef`` or ``default.nnef``."""
         return self.sources[name].path if stage == "source" else self.folder / f"{name.replace('/', ' ')}.{stage}"
 
     def run(self, engine: str, names: Iterable[str], *stages: str) -> list[dict[str, Result]]:
-        """For each stage, what came out, by name."""
+        """Return the outputs of each stage, by name."""
         runs = [(name, stage) for stage in stages for name in names]
         jobs = [
             Job(self.path(name, stage), self.sources[name].inputs, self.path(name, f"{engine} {stage}.npz"))
@@ -146,7 +146,7 @@ class Stages:
 
 
 def through(sources: dict[str, Source], folder: Path) -> Stages:
-    """Take models through the codec."""
+    """Encode and decode models."""
     stages = Stages(sources, folder, {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FormatWarning)
@@ -168,7 +168,7 @@ def through(sources: dict[str, Source], folder: Path) -> Stages:
 
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Stages]:
-    """The models of a kind that is a key of `KINDS`, taken through the codec when they are first asked for."""
+    """Return the models of a key of `KINDS`, encoded and decoded on first use."""
     return functools.cache(lambda kind: through(KINDS[kind](), tmp_path_factory.mktemp(kind)))
 
 
@@ -223,7 +223,7 @@ def test_outputs(kind: str, engine: str, stages: Callable[[str], Stages]) -> Non
 
 
 def similarity(one: Array, other: Array) -> float:
-    """The cosine of the angle between two outputs; 1 where they are equal."""
+    """Return the cosine of the angle between two outputs; 1 if they are equal."""
     if np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
         return 1.0
     a, b = (array.astype(np.float64).reshape(-1) for array in (one, other))
@@ -234,9 +234,9 @@ def similarity(one: Array, other: Array) -> float:
 @needs_shared
 @pytest.mark.torch
 def test_quantized_tensors(stages: Callable[[str], Stages]) -> None:
-    """What ``graph.quant`` makes of the integers is the same, scales by channel included, and it is the network's.
+    """``graph.quant`` gives the same values as before, also with scales per channel, and they are the network's values.
 
-    The interpreter cannot run the model with scales by channel, since it makes matrices of the biases.
+    The interpreter cannot run the model with scales per channel, because it converts biases to matrices.
     """
     engines.needs("nnef_tools")
     models = stages("shared")
@@ -257,7 +257,7 @@ def test_quantized_tensors(stages: Callable[[str], Stages]) -> None:
 @needs_shared
 @pytest.mark.torch
 def test_quantized_network(stages: Callable[[str], Stages]) -> None:
-    """The interpreter decides as TensorFlow Lite does, which it would not with wrong integers or scales."""
+    """The interpreter has the decisions of TensorFlow Lite, which wrong integers or scales would change."""
     engines.needs("nnef_tools")
     models = stages("shared")
     name = "digits_int8.tflite"

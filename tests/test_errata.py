@@ -1,4 +1,4 @@
-"""docs/reference/errata.md: every reference resolves to an entry, and what entries cite exists."""
+"""Tests of docs/reference/errata.md: every reference resolves to an entry, and every place that entries cite exists."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_reference_resolves_to_an_entry() -> None:
 
 
 def test_the_page_is_current_and_has_each_entry_once() -> None:
-    """python -m nnr_codec.conformance.errata > docs/reference/errata.md"""
+    """The page is the output of python -m nnr_codec.conformance.errata."""
     text = PAGE.read_text("utf-8")
     assert text == page()
     assert re.findall(r"^### (\w+)$", text, re.M) == list(ERRATA)

@@ -21,15 +21,16 @@ from .builder import Bitstream
 
 ROOT = Path(__file__).parents[1]
 
-#: Functions that look into, or escape, the texts of other programs: click, the operating system, tract, PyTorch.
+#: Functions that search, or escape, the texts of other programs: click, the operating system, tract, PyTorch.
 OTHERS = {
     ("cli/errors.py", "report"),
     ("cli/errors.py", "_explain"),
+    ("nnr_codec/bitstream/remote.py", "_failure"),  # texts of other libraries, which may have a login
     ("nnr_codec/runtime.py", "main"),
     ("nnr_codec/formats/pytorch/__init__.py", "_line"),
 }
 
-#: Methods that look for something in a text; `split` only with an argument.
+#: Methods that search a text; `split` only with an argument.
 SEARCHES = {
     "startswith",
     "endswith",
@@ -47,7 +48,7 @@ SEARCHES = {
 
 
 def searches(function: ast.AST) -> Iterator[int]:
-    """The lines of a function that look into the text of an error, or replace it."""
+    """Return the lines of a function that search the text of an error, or replace it."""
     nodes = list(ast.walk(function))
     errors = {node.name for node in nodes if isinstance(node, ast.ExceptHandler)}
     errors |= {node.arg for node in nodes if isinstance(node, ast.arg) and takes_error(node)}
@@ -123,8 +124,8 @@ def test_an_error_of_options_names_them_as_the_caller_does() -> None:
     except EncodeError as error:
         found = pickle.loads(pickle.dumps(error))
     assert (found.option, found.where) == ("exact", "")
-    assert str(found) == "exact=True keeps every bit, so snr has no effect"
-    assert found.named(str.upper) == "EXACT=TRUE keeps every bit, so SNR has no effect"
+    assert str(found) == "exact=True keeps every bit, so snr has no effect; omit it"
+    assert found.named(str.upper) == "EXACT=TRUE keeps every bit, so SNR has no effect; omit it"
 
 
 def test_an_error_of_a_rule_says_which_and_keeps_the_option() -> None:
@@ -239,7 +240,7 @@ PAGE = (ROOT / "docs" / "reference" / "errors.md").read_text("utf-8")
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The rows of the table on the page that begins with a heading."""
+    """Return the rows of the table on the page that begins with a heading."""
     (table,) = re.findall(rf"^\| {heading} .*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
 

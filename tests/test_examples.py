@@ -64,6 +64,16 @@ def onnx_inference(text: str) -> None:
     assert min(percentages(text)[1:]) >= 98
 
 
+def lora(text: str) -> None:
+    before, after = sizes(text)
+    assert after < 0.35 * before
+    product, outputs = map(float, re.findall(r"([\d.]+) dB", text))
+    assert product >= 45
+    assert outputs >= 40
+    expected, got = percentages(text)
+    assert abs(got - expected) <= 1
+
+
 def updates(text: str) -> None:
     plain, whole, *sent = sizes(text)
     assert whole < 0.25 * plain
@@ -90,11 +100,14 @@ def evaluate(text: str) -> None:
     assert all(len(row.class_accuracies) == 10 for row in rows)
 
 
+#: Examples that tests/heavy runs.
+HEAVY = ("lora.py",)
 CHECKS: dict[str, Callable[[str], None]] = {
     "quickstart.sh": quickstart,
     "pytorch.py": pytorch,
     "huggingface.py": huggingface,
     "onnx_inference.py": onnx_inference,
+    "lora.py": lora,
     "updates.py": updates,
     "federated/train.py": train,
     "decoders/adapter.py": adapter,
@@ -104,7 +117,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, as the root of the repository in all that commands name."""
+    """Return a folder with links to the examples and vectors, and make it the current folder."""
     for name in ("examples", "bitstream_vectors"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
@@ -122,7 +135,11 @@ def test_the_table_lists_the_examples_that_have_checks() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if time > 3 else []) for name, (_, _, time) in COMMANDS.items()],
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if time > 3 else [])
+        for name, (_, _, time) in COMMANDS.items()
+        if name not in HEAVY
+    ],
 )
 def test_an_example_runs(name: str, folder: Path) -> None:
     for package in COMMANDS[name][1]:

@@ -1,4 +1,4 @@
-"""Whoever does the work, the result is the same: engines of all kinds, lost workers, files that workers do not find."""
+"""Equal results from all executors: with lost workers, and with files that workers cannot find."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RNG = np.random.default_rng(11)
 
 
 def tensors() -> dict[str, Array]:
-    """Some large ones, many small ones, several types."""
+    """Return some large tensors and many small ones, of several types."""
     found: dict[str, Array] = {"first": RNG.normal(0, 0.1, (300, 300)).astype("f4")}
     for k in range(60):
         found[f"bias{k}"] = RNG.normal(0, 0.1, 9 + k).astype("f4")
@@ -49,7 +49,7 @@ def tensors() -> dict[str, Array]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with these tensors, and its bitstream beside it."""
+    """Return a file with these tensors; its bitstream is beside it."""
     path = tmp_path_factory.mktemp("model") / "m.safetensors"
     nnr.save(tensors(), path)
     nnr.encode_file(path, path.with_suffix(".nnr"))
@@ -57,7 +57,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Handle:
-    """What an executor's ``submit`` may return at least."""
+    """Minimal result of an executor's ``submit``."""
 
     def __init__(self, call: Callable[[], Any], before: Callable[[], None] = lambda: None) -> None:
         self._call, self._before = call, before
@@ -70,7 +70,7 @@ class Handle:
             self._found = self._call()
 
     def result(self) -> Any:
-        """What the work gives."""
+        """Return the result of the work."""
         if self.cancelled:
             raise CancelledError
         self._before()
@@ -78,13 +78,13 @@ class Handle:
         return self._found
 
     def cancel(self) -> bool:
-        """Whether the work has not begun."""
+        """Return whether the work has not begun."""
         self.cancelled = not self.ran
         return self.cancelled
 
 
 class Now:
-    """Does everything at once."""
+    """Executor that runs each task when it is submitted."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Handle:
         handle = Handle(lambda: fn(*args))
@@ -93,7 +93,7 @@ class Now:
 
 
 class Anyhow:
-    """Does what it has in any order, when a result is asked for; and no work in the order in which it came."""
+    """Executor that works in any order when a result is requested, and never in the order of submission."""
 
     def __init__(self) -> None:
         self.waiting: list[Handle] = []
@@ -111,7 +111,7 @@ class Anyhow:
 
 
 class Away:
-    """Does the work as another process does, elsewhere: what goes there and comes back is pickled."""
+    """Executor that pickles work and results as if another process did the work."""
 
     def __init__(self, before: Callable[[], object] = lambda: None) -> None:
         self.sent: list[int] = []
@@ -149,7 +149,7 @@ def anyone(executor: Any) -> Iterator[Executor]:
     yield executor
 
 
-#: How to start the engines that everybody has.
+#: Constructors of executors without further packages.
 ENGINES: dict[str, Callable[[], Any]] = {
     "at once": lambda: anyone(Now()),
     "in any order": lambda: anyone(Anyhow()),
@@ -159,7 +159,7 @@ ENGINES: dict[str, Callable[[], Any]] = {
     "processes": lambda: ProcessPoolExecutor(2, get_context("spawn")),
     "one process": lambda: ProcessPoolExecutor(1, get_context("spawn")),
 }
-#: Those that are tried by default.
+#: Executors that are tried by default.
 FEW = {"in any order", "pickling", "processes"}
 OTHERS = [
     pytest.param(loky_executor, id="loky", marks=[pytest.mark.slow, pytest.mark.clients]),
@@ -201,7 +201,7 @@ def test_the_same_bytes(engine: Callable[[], Any], model: Path, tmp_path: Path) 
         assert estimates[0].tensors == estimates[1].tensors
 
 
-# ------------------------------------------------------------------------------------------------ what is sent
+# ------------------------------------------------------------------------------------------------ sent data
 LARGE: dict[str, Array] = {name: RNG.normal(0, 0.1, (300, 400)).astype("f4") for name in "ab"}
 
 
@@ -210,7 +210,7 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
 
 
 def sources(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The same tensors in files of several formats."""
+    """Return the same tensors in files of several formats."""
     for name in ("m.safetensors", "m.npz"):
         nnr.save(LARGE, folder / name)
         yield name, folder / name
@@ -223,7 +223,7 @@ def sources(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def test_paths_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of relative paths, to workers whose current folder is another one."""
+    """This includes relative paths for workers with another current folder."""
     monkeypatch.chdir(tmp_path)
     for name, path in sources(tmp_path):
         one = nnr.encode(path)
@@ -245,7 +245,7 @@ def test_what_cannot_be_read_elsewhere_is_sent(tmp_path: Path) -> None:
 
 
 def test_folded_models_are_read_elsewhere(tmp_path: Path) -> None:
-    """What folding has made is sent, and the rest is read."""
+    """Results of folding are sent, and workers read the other tensors."""
     digits = Path(__file__).parents[1] / "examples" / "digits" / "digits.nnef"
     for options in ({}, {"block": True}, {"local_scaling": True}):
         executor = Away()
@@ -273,11 +273,11 @@ def test_ranges_of_bitstreams_are_sent(tmp_path: Path) -> None:
         raw.seek(6)
         assert sent(raw) < 6000
     assert sent(data) > len(data) / 3
-    nnr.encode_file(LARGE, tmp_path / "parts.nnr", max_unit_size=2000)  # in parts of partial data
+    nnr.encode_file(LARGE, tmp_path / "parts.nnr", max_unit_size=2000)  # in parts with partial_data_counter
     assert sent(tmp_path / "parts.nnr") < 30_000
 
 
-def test_of_options_only_those_of_the_tensors_are_sent() -> None:
+def test_only_options_of_the_tensors_are_sent() -> None:
     executor = Away()
     many = {f"w{k}": RNG.normal(0, 0.1, (300, 300)).astype("f4") for k in range(4)}
     sensitivity = {name: np.abs(array) for name, array in many.items()}
@@ -295,14 +295,14 @@ def test_small_tensors_are_sent_together(tmp_path: Path) -> None:
         executor = Away()
         data = nnr.encode(source, executor=cast(Executor, executor), fine_vectors=False)
         assert data == nnr.encode(many, fine_vectors=False)
-        assert len(executor.sent) == 14  # to plan, and to code: 4 together, 3 by themselves
+        assert len(executor.sent) == 14  # to plan, and to code: 4 together, 3 separately
         executor = Away()
         assert len(nnr.decode(data, executor=cast(Executor, executor)).tensors) == 1003
         assert len(executor.sent) == 7
 
 
 class Counting(Now):
-    """Knows how much was handed over and not taken."""
+    """Executor that counts submitted work without collected results."""
 
     def __init__(self) -> None:
         self.open = self.most = self.given = 0
@@ -317,8 +317,8 @@ class Counting(Now):
 
 
 @pytest.mark.parametrize(("window", "most"), [(1 << 25, 6), (300_000, 3), (0, 3), (480_000, 6), (400_000, 5)])
-def test_no_more_is_in_flight_than_there_is_room_for(window: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of tensors of 480 kB two for each of three workers, and of larger ones than the window one."""
+def test_work_in_flight_is_bounded(window: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of three workers has two tensors of 480 kB, or one tensor that is larger than the window."""
     monkeypatch.setattr(pool_module, "WINDOW", window)
     many = {f"w{k}": np.full((300, 400), k, "f4") for k in range(20)}
     data = nnr.encode(many)
@@ -328,9 +328,9 @@ def test_no_more_is_in_flight_than_there_is_room_for(window: int, most: int, mon
         assert executor.most == most
 
 
-# ------------------------------------------------------------------------------------------------ what goes wrong
+# ------------------------------------------------------------------------------------------------ failures
 class Losing(Now):
-    """Loses the task after so many."""
+    """Executor that loses a task after a number of tasks."""
 
     def __init__(self, after: int, error: BaseException, at: str) -> None:
         self.left, self.error, self.at = after, error, at
@@ -347,7 +347,7 @@ class Losing(Now):
 
 
 class KilledWorker(Exception):  # noqa: N818  # dask's name
-    """An executor's own error."""
+    """Exception class of an executor."""
 
 
 LOST = [BrokenProcessPool("a process died"), KilledWorker("3 times"), CancelledError(), asyncio.CancelledError("x")]
@@ -375,7 +375,7 @@ def test_a_lost_worker(error: BaseException, after: int, at: str, model: Path, t
 
 @pytest.mark.parametrize("when", [0, 1])
 def test_threads_that_are_shut_down(when: int, tmp_path: Path) -> None:
-    """Before the work, or on the way, which cancels what waits."""
+    """The shutdown is before the work, or during it, which cancels waiting tasks."""
     source = tmp_path / "m.safetensors"
     nnr.save({f"w{k}": RNG.normal(0, 0.1, (300, 300)).astype("f4") for k in range(9)}, source)
     bitstream, target = tmp_path / "m.nnr", tmp_path / "x.npz"
@@ -394,7 +394,7 @@ def test_threads_that_are_shut_down(when: int, tmp_path: Path) -> None:
         if not when:
             end(None)
         with no_lanes(), pytest.raises(nnr.WorkerError, match=r"lost the work on tensor 'w\d'") as caught:
-            call(executor, end)  # lanes would have decoded everything before it ends
+            call(executor, end)  # otherwise lanes would have decoded everything before it ends
         assert isinstance(caught.value.__cause__, (RuntimeError, CancelledError))
         assert {*tmp_path.iterdir()} == before
 
@@ -451,7 +451,7 @@ def test_a_worker_without_the_file(model: Path, tmp_path: Path) -> None:
 
 
 def test_other_machines_have_other_inodes(model: Path, tmp_path: Path) -> None:
-    """Size and time of change tell whether a file is the same."""
+    """Size and modification time determine whether a file is the same."""
     path = tmp_path / "m.safetensors"
     shutil.copy2(model, path)
 
@@ -499,7 +499,7 @@ class Deadly(Mapping):
 
 @pytest.fixture
 def deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Mapping[str, Array]]]:
-    """What makes tensors of which one is deadly; in a module that other processes find."""
+    """Write a module for other processes that makes tensors, one of which kills its worker."""
     (tmp_path / "deadly_tensors.py").write_text(DEADLY)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))))
@@ -523,7 +523,7 @@ def test_a_process_that_dies(start: Any, deadly: Callable[..., Mapping[str, Arra
 @pytest.mark.clients
 @pytest.mark.filterwarnings("ignore")
 def test_dask_tries_again(deadly: Callable[..., Mapping[str, Array]], tmp_path: Path) -> None:
-    """On another worker, or a new one; and gives up on what kills all of them."""
+    """Dask retries on another or a new worker, and gives up on a task that kills every worker."""
     with dask_executor() as executor:
         tensors = deadly(str(tmp_path / "died"))
         nnr.encode_file(tensors, tmp_path / "x.nnr", executor=executor)
@@ -538,7 +538,7 @@ def test_dask_tries_again(deadly: Callable[..., Mapping[str, Array]], tmp_path: 
 @pytest.mark.clients
 @pytest.mark.filterwarnings("ignore")
 def test_dask_with_a_worker_killed_on_the_way(tmp_path: Path) -> None:
-    """A checkpoint that workers read by themselves; the same bytes, though one of them dies while it is coded."""
+    """Workers read a checkpoint themselves; the bytes are equal although one worker dies during encoding."""
     distributed = pytest.importorskip("dask.distributed")
     many = {f"w{k}": RNG.normal(0, 0.1, (1000, 1000)).astype("f4") for k in range(40)}
     nnr.save(many, tmp_path / "m.safetensors")
@@ -591,7 +591,7 @@ def test_errors_survive_the_way_back(error: nnr.NnrError) -> None:
 
 
 class _Work(pool_module.Task[str]):
-    """Takes its name as the result; the task without one fails."""
+    """Task that returns its name; the task without name fails."""
 
     def __init__(self, name: str, nbytes: int) -> None:
         self.names, self.nbytes = [name], nbytes
@@ -604,7 +604,7 @@ class _Work(pool_module.Task[str]):
 
 
 def test_an_error_leaves_earlier_tasks_of_later_batches_alone() -> None:
-    """Both small tasks are handed over together, before the large one between them."""
+    """Both small tasks are submitted together, before the large one between them."""
     tasks = [_Work("small", 1), _Work("large", pool_module.GROUP + 1), _Work("", 1)]
     with pool_module.Pool(2, cast(Executor, Now())) as pool:
         results = pool.run(tasks)

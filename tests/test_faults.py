@@ -1,4 +1,4 @@
-"""Disks that are full, files that cannot be read, and interruptions: outputs are whole or as they were before."""
+"""Full disks, unreadable files and interruptions: outputs are complete or unchanged."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module", params=[False, True], ids=["new", "replacing"])
 def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
-    """All jobs, in folders with and without old outputs."""
+    """Return all jobs, in folders with and without old outputs."""
     return dict(cases(tmp_path_factory.mktemp("faults"), overwrite=request.param))
 
 
 def raising(error: BaseException) -> Callable[[], None]:
-    """A function that raises."""
+    """Return a function that raises."""
 
     def function() -> None:
         raise error
@@ -45,7 +45,7 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 @pytest.fixture
 def _unclosed() -> Iterator[None]:
-    """Files whose closing failed, or was interrupted, are closed with what is left of an error, and complain."""
+    """Close files whose closing failed or was interrupted; only they may cause a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         yield
@@ -53,7 +53,7 @@ def _unclosed() -> Iterator[None]:
 
 
 def failing(case: Case, kind: Callable[[], BaseException], names: set[str], *, after: bool = False) -> int:
-    """Do a job again and again, with an error at each of its calls in turn; how many there were."""
+    """Run a job repeatedly, with an error at each of its calls in turn; return the number of calls."""
     number = 0
     while True:
         case.reset()
@@ -62,13 +62,13 @@ def failing(case: Case, kind: Callable[[], BaseException], names: set[str], *, a
             with at(number, raising(error), after=after, names=names) as calls:
                 case.run()
         except BaseException as caught:
-            if error not in (caught, caught.__context__):  # shutil closes a file twice, and says that
+            if error not in (caught, caught.__context__):  # shutil closes a file twice, and this is the second time
                 raise
         assert case.whole(), (number, calls)
         if len(calls) <= number:
             assert case.found() == case.after
             return number
-        # What cannot be deleted is deleted by the next process, since this one lives.
+        # Files that cannot be deleted are deleted by the next process, because this one is still running.
         assert not case.partial() or calls[number] in CLEARING, (number, calls)
         number += 1
 
@@ -77,7 +77,7 @@ def failing(case: Case, kind: Callable[[], BaseException], names: set[str], *, a
 @pytest.mark.usefixtures("_unclosed")
 @pytest.mark.parametrize("name", JOBS)
 def test_a_disk_that_is_full(prepared: dict[str, Case], name: str) -> None:
-    """At each call that may need room."""
+    """The error occurs at each call that may need disk space."""
     assert failing(prepared[name], lambda: OSError(errno.ENOSPC, "No space left on device"), WRITING) > 5
 
 
@@ -86,13 +86,13 @@ def test_a_disk_that_is_full(prepared: dict[str, Case], name: str) -> None:
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("after", [False, True])
 def test_an_interruption(prepared: dict[str, Case], name: str, after: bool) -> None:
-    """Before and after each call by which files change."""
+    """The interruption occurs before and after each call that changes files."""
     assert failing(prepared[name], KeyboardInterrupt, WRITING | CLEARING, after=after) > 5
 
 
 @contextlib.contextmanager
 def room(size: int) -> Iterator[None]:
-    """The system lets no file be larger."""
+    """Limit the size of files by the operating system."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -105,7 +105,7 @@ def room(size: int) -> Iterator[None]:
 @pytest.mark.usefixtures("_unclosed")
 @pytest.mark.parametrize("name", JOBS)
 def test_the_system_has_no_room(prepared: dict[str, Case], name: str) -> None:
-    """A write that is cut short, wherever: what a buffer holds is lost when it is closed, at the latest."""
+    """A write is cut short anywhere; buffered data is lost at the latest when the file is closed."""
     case, size, refused = prepared[name], 0, 0
     while True:
         case.reset()
@@ -124,7 +124,10 @@ def test_the_system_has_no_room(prepared: dict[str, Case], name: str) -> None:
 
 @pytest.mark.slow
 def test_processes_that_are_killed(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """At every third call by which files change; the next process clears up. ``python -m tests.faults`` takes all."""
+    """Processes are killed at every third call that changes files; the next process cleans up.
+
+    ``python -m tests.faults`` tests all calls.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults", str(tmp_path), "3"],
         cwd=ROOT,
@@ -141,7 +144,7 @@ def test_processes_that_are_killed(tmp_path: Path, record_property: Callable[[st
 
 @pytest.mark.slow
 def test_commands_that_are_killed(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """At any moment."""
+    """Commands are killed at any time."""
     rng, stale = random.Random(1), 0
     nnr.save({f"w{k}": np.full((300, 300), k, "f4") for k in range(40)}, tmp_path / "m.npz")
     words = [*COMMAND, "encode", "m.npz", "-f", "-o", "m.nnr"]
@@ -155,7 +158,7 @@ def test_commands_that_are_killed(tmp_path: Path, record_property: Callable[[str
             child.kill()
         assert (tmp_path / "m.nnr").read_bytes() in (b"old", whole)
         partial = [*tmp_path.glob("*.nnr-partial")]
-        assert len(partial) <= 1  # that of the process before is gone
+        assert len(partial) <= 1  # the file of the process before is deleted
         stale += len(partial)
     subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
     assert sorted(os.listdir(tmp_path)) == ["m.nnr", "m.npz"]

@@ -1,4 +1,4 @@
-"""Concurrent calls in one process: with and without the global interpreter lock, results are those of single calls."""
+"""Concurrent calls in one process give the results of single calls, with and without the global interpreter lock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIONS: list[dict[str, Any]] = [{}, {"dependent_quantization": True}, {"exact":
 
 
 def in_threads(task: Callable[[int], Any]) -> list[Any]:
-    """Return the results of ``task(0)``, ``task(1)`` ..., which threads begin at the same time, several times each."""
+    """Return the results of ``task(0)``, ``task(1)`` ..., run several times in threads that start at the same time."""
     barrier = Barrier(THREADS)
 
     def several(index: int) -> list[Any]:
@@ -42,7 +42,7 @@ def values(data: bytes) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def bitstreams() -> list[bytes]:
-    """Bitstreams that single calls encode."""
+    """Return bitstreams that single calls encode."""
     return [nnr.encode(model, **options) for model, options in zip(MODELS, OPTIONS, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Damaged and invented bitstreams give tensors or an NnrError, soon and within the limits (see hostile.py)."""
+"""Damaged and random bitstreams give tensors or an NnrError, quickly and within the limits (see hostile.py)."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ FEW = [
 
 
 def each(names: Iterable[str]) -> list[object]:
-    """Parameters of these names; all but every fourth one are slow."""
+    """Return parameters with these names; all but every fourth one are slow."""
     return [pytest.param(SUBJECTS[name], id=name, marks=slow_but(k % 4)) for k, name in enumerate(names)]
 
 
 def slow_but(number: int) -> pytest.MarkDecorator | tuple[()]:
-    """The mark of a parameter of that number, of which the first one alone is not slow."""
+    """Return the marks of a parameter by its number: only the first one is not slow."""
     return pytest.mark.slow if number else ()
 
 
@@ -78,7 +78,7 @@ def check(subject: Subject, every_byte: bool) -> None:
     cuts = range(len(data)) if every_byte else sorted({*headers, *payloads[::16]})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     tally = trial(subject.id, truncations(data, cuts), subject)
-    # A bitstream may end after any unit but the first; every other cut is noticed.
+    # A bitstream may end after any unit but the first; every other cut is detected.
     assert tally.outcomes["valid"] < len(subject.units)
     trial(subject.id, flips(data, headers), subject)
     for k, bit in enumerate([3] if not every_byte else range(8)):  # one bit of each byte, all bits in turn
@@ -95,28 +95,28 @@ def test_truncated_and_flipped(subject: Subject) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("subject", each([name for name in SUBJECTS if name.startswith("nncodec-")][::5]))
 def test_truncated_and_flipped_everywhere(subject: Subject) -> None:
-    """Some; ``python -m tests.hostile_full`` takes all."""
+    """A sample of the vectors; ``python -m tests.hostile_full`` tests all."""
     check(subject, every_byte=True)
 
 
 # ------------------------------------------------------------------------------------------------ every vector
-#: Tests that share the vectors.
+#: Number of tests that the vectors are divided among.
 SHARES = 16
 
 
 def share(number: int) -> list[Subject]:
-    """Some of the vectors, of all groups."""
+    """Return some of the vectors, from all groups."""
     return list(SUBJECTS.values())[number::SHARES]
 
 
 def spread(positions: Sequence[int], most: int) -> Sequence[int]:
-    """Some of these, evenly."""
+    """Return some of the items, evenly spaced."""
     return positions[:: -(-len(positions) // most) or 1]
 
 
 @pytest.mark.parametrize("number", [pytest.param(number, marks=slow_but(number)) for number in range(SHARES)])
 def test_cuts_of_every_vector(number: int) -> None:
-    """Between units, and at some places within them; ``python -m tests.hostile_full`` cuts everywhere."""
+    """Cuts are between units, and at some places within them; ``python -m tests.hostile_full`` cuts everywhere."""
     tally = CutTally()
     for subject in share(number):
         cutter = Cutter(subject)
@@ -129,7 +129,7 @@ def test_cuts_of_every_vector(number: int) -> None:
 
 @pytest.mark.parametrize("number", [pytest.param(number, marks=slow_but(number)) for number in range(SHARES)])
 def test_flips_in_every_vector(number: int) -> None:
-    """Some bits of the headers; ``python -m tests.hostile_full`` inverts all."""
+    """Some bits of the headers are inverted; ``python -m tests.hostile_full`` inverts all."""
     tally = FlipTally()
     for k, subject in enumerate(share(number)):
         if not Cutter(subject).refused:
@@ -139,7 +139,7 @@ def test_flips_in_every_vector(number: int) -> None:
 
 
 def test_a_judge_of_cuts_can_say_no(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decoder that is content with what there is."""
+    """The check detects a decoder that accepts truncated bitstreams."""
     cutter = Cutter(SUBJECTS["NNR-SYN-008"])
     last_tensor = cutter.subject.boundaries[-2]
     assert cutter.try_all([last_tensor]).outcomes == {f"{WHOLE}, IncompleteError": 1}
@@ -175,7 +175,7 @@ def test_the_command_says_that_a_bitstream_is_incomplete(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nncodec-v2/mixed_int_float", "nncodec-levels/block_bnf", "nncodec-levels/codebook"])
 def test_memory_while_a_damaged_header_is_decoded(name: str) -> None:
-    """What is asked for, not only what is touched: within twice the limit of one bitstream."""
+    """Allocated memory, not only touched memory, is within twice the limit of one bitstream."""
     data = SUBJECTS[name].data
     limits = Limits(max_tensor_bytes=1 << 20, max_total_bytes=1 << 20, max_names=1000, max_codebook=1000)
     tracemalloc.start()
@@ -191,7 +191,7 @@ def test_memory_while_a_damaged_header_is_decoded(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["nncodec-v2/mixed_int_float", "nncodec-levels/block_bnf", "nncodec-v1/scan1_dq"])
 def test_the_readers_without_decoding_are_as_robust(name: str) -> None:
-    """inspect(), units() and open() with all its tensors."""
+    """The readers are inspect(), units(), and open() with all its tensors."""
     data = SUBJECTS[name].data
     for what, damaged in flips(data, header_bytes(data)):
         for read in (
@@ -213,7 +213,7 @@ START = SUBJECTS["nncodec-v2/int32"].data[:12]  # NNR_STR and NNR_MPS
 
 
 def decoded(data: bytes) -> None:
-    """Decode, warnings being errors; NnrError is fine."""
+    """Decode with warnings as errors; NnrError is permitted."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
@@ -235,7 +235,7 @@ def test_random_bytes(data: bytes) -> None:
 @given(kind=st.integers(0, 63), flags=st.integers(0, 3), content=st.binary(max_size=200), profile=st.integers(0, 1))
 @settings(max_examples=examples(500), deadline=None)
 def test_random_units(kind: int, flags: int, content: bytes, profile: int) -> None:
-    """A well-framed unit of any type with any content after a good beginning."""
+    """A well-framed unit of any type with random content follows a valid beginning."""
     unit = (len(content) + 3).to_bytes(2, "big") + bytes([kind << 2 | flags]) + content
     decoded(START[:3] + bytes([profile]) + START[4:] + unit)
 
@@ -245,20 +245,20 @@ def test_random_units(kind: int, flags: int, content: bytes, profile: int) -> No
 )
 @settings(max_examples=examples(500), deadline=None)
 def test_random_compressed_data_units(payload_type: int, flags: int, content: bytes, name: bytes) -> None:
-    """Past the name, where the flags and counts are."""
+    """Random bytes follow the name, at the flags and counts."""
     body = bytes([payload_type << 3 | flags]) + (b"" if flags & 4 else name + b"\0") + content
     decoded(START + (len(body) + 3).to_bytes(2, "big") + b"\x16" + body)
 
 
 class EveryTopology(AnyTopology):
-    """Knows the dimensions of every tensor, and is not empty."""
+    """Topology that declares the dimensions of every tensor and is not empty."""
 
     def __len__(self) -> int:
         return 1
 
 
 def invented(seed: int) -> bytes:
-    """A bitstream of units whose headers are random and valid by the syntax tables; payloads are zeros or random."""
+    """Return a bitstream of units with random headers, valid by the syntax tables; payloads are zeros or random."""
     rnd = random.Random(seed)
     flag = rnd.getrandbits
     profile = flag(1)
@@ -270,7 +270,7 @@ def invented(seed: int) -> bytes:
         sampler = Sampler(draw_from(rnd), STRICT)
         plausible = rnd.random() < 0.9
         for _ in range(60):
-            with contextlib.suppress(NnrError):  # a value that the table itself refuses
+            with contextlib.suppress(NnrError):  # a value that the table itself rejects
                 header = SampleReader(stream.session, sampler).read(NnrCompressedDataUnitHeader)
                 dims = stream.session.tensor_dimensions(header)
                 ids = header.topology_elem_ids
@@ -289,7 +289,7 @@ def invented(seed: int) -> bytes:
 
 
 def zeros(stream: Bitstream, header: NnrCompressedDataUnitHeader) -> bytes:
-    """A payload of zeros that fits a header, where the header is one that can have a payload."""
+    """Return a payload of zeros that fits a header, if the header permits a payload."""
     size = prod(stream.session.tensor_dimensions(header))
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
         return bytes(4 * min(size, 5000))
@@ -308,14 +308,14 @@ def zeros(stream: Bitstream, header: NnrCompressedDataUnitHeader) -> bytes:
 
 
 def refused_or_decoded(data: bytes) -> None:
-    """Decode it, whatever comes of it."""
+    """Decode; a result and an NnrError are both permitted."""
     with contextlib.suppress(NnrError):
         nnr.decode(data, limits=STRICT, topology_dimensions=EveryTopology())
 
 
 @pytest.mark.parametrize("first", [pytest.param(first, marks=slow_but(first)) for first in range(0, 2000, 250)])
 def test_random_headers(first: int) -> None:
-    """Combinations that no encoder thinks of."""
+    """The headers include combinations that no encoder writes."""
     for seed in range(first, first + 250):
         data = invented(seed)
         with warnings.catch_warnings():
@@ -329,7 +329,7 @@ def test_random_headers(first: int) -> None:
 @given(data=st.data())
 @settings(max_examples=examples(400), deadline=None)
 def test_mutated_streams(data: st.DataObject) -> None:
-    """Several changes at once: bytes overwritten, removed, doubled, joined to another stream."""
+    """Several changes are combined: bytes overwritten, removed or repeated, and parts of another stream."""
     subject = SUBJECTS[data.draw(st.sampled_from(FEW))]
     content = bytearray(subject.data)
     for _ in range(data.draw(st.integers(1, 6))):

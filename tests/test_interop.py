@@ -21,7 +21,7 @@ def one_by_one(streams: list[Stream]) -> list[object]:
 
 
 def assert_equal(got: Mapping[str, Array], want: Mapping[str, Array]) -> None:
-    """Values and shapes are equal; a tensor that is missing is one of zeros (errata H4)."""
+    """Check that values and shapes are equal; a missing tensor consists of zeros (errata H4)."""
     assert set(got) <= set(want)
     for name, values in want.items():
         if name in got:
@@ -48,9 +48,9 @@ def test_values(stream: Stream) -> None:
 
 @pytest.mark.parametrize("stream", one_by_one([stream for stream in ROUNDS if not stream.before]))
 def test_values_without_state(stream: Stream) -> None:
-    """Bitstreams of one round, and the first of several, need no state; a file by its path is the same as its bytes.
+    """Bitstreams of one round, and the first of several, need no state; a file path gives the same result as its bytes.
 
-    NnrFile gives the same tensors, the last one first and twice over; it knows shapes and types before decoding.
+    NnrFile returns the same tensors, the last one first and each twice; shapes and types are known before decoding.
     """
     assert_equal(nnr.decode(stream.data, raw=True).tensors, stream.values)
     assert_equal(nnr.decode(stream.path, raw=True).tensors, stream.values)
@@ -65,7 +65,7 @@ def test_values_without_state(stream: Stream) -> None:
 
 @pytest.mark.parametrize("stream", one_by_one(LEVELS))
 def test_levels(stream: Stream) -> None:
-    """QuantParam of every tensor; in sequences, the references come from the streams before."""
+    """QuantParam of every tensor is equal; in sequences, the references are in the streams before."""
     decoder = nnr.UpdateDecoder()
     for path in stream.before:
         decoder.decode(path.read_bytes(), raw=True)
@@ -82,7 +82,7 @@ def test_levels(stream: Stream) -> None:
 
 @pytest.mark.parametrize("stream", one_by_one([stream for stream in ROUNDS if "/incr_" in stream.id and stream.before]))
 def test_temporal_rounds_need_the_round_before(stream: Stream) -> None:
-    """What no state can be found for is refused, never decoded to something else."""
+    """Tensors without known state are rejected, never decoded to wrong values."""
     with pytest.raises(nnr.MissingReferenceError):
         nnr.decode(stream.data, raw=True)
 
@@ -101,7 +101,7 @@ def test_pre_rounds_add_up(stream: Stream) -> None:
 
 
 def test_raw_leaves_scaling_apart() -> None:
-    """raw gives RecLS beside the weight; otherwise it is multiplied into the weight (8.3.9)."""
+    """With raw, RecLS is separate from the weight; otherwise the weight is multiplied by it (8.3.9)."""
     stream = BY_ID["v2/block_ls/00"]
     raw, model = nnr.decode(stream.data, raw=True), nnr.decode(stream.data)
     scaled = set(raw) - set(model)

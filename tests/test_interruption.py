@@ -1,4 +1,4 @@
-"""Interruptions are answered inside of long work, whoever does it: counted in steps, not timed."""
+"""Cancellation of long work in all executors, measured in steps instead of time."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ BLOCKS = np.zeros((1 << 11, 1 << 9), np.int32)
 
 
 def coded(encoder: PayloadEncoder, syntax: TensorSyntax, levels: Any) -> bytes:
-    """A payload of one tensor."""
+    """Return a payload of one tensor."""
     encoder.quant_tensor(syntax, levels)
     encoder.terminate()
     return encoder.getvalue()
 
 
 def in_blocks(run: Any = map) -> None:
-    """Rows of blocks with entry points."""
+    """Return rows of blocks with entry points."""
     coded(PayloadEncoder(run=run), TensorSyntax(BLOCKS.shape, scan_order=1), BLOCKS)
 
 
 def trellis(dq_flag: int) -> None:
-    """The search of the quantizer."""
+    """Run the trellis search of the quantizer."""
     x = np.zeros(3 * STEP, np.float32)
     quantizer.trellis(x, 1.0, LEVELS.reshape(-1).copy(), dq_flag=dq_flag, rate=0.1)
 
 
 def surgery(dq_flag: int) -> None:
-    """The search that makes up for errors."""
+    """Run the search that compensates errors."""
     levels = np.zeros((12, 4096), np.int32)
     unit = np.zeros((4096, 4096), np.float32)
     options = {"dq_flag": dq_flag, "rate": 0.1, "cabac_unary_length_minus1": 10}
@@ -53,7 +53,7 @@ def surgery(dq_flag: int) -> None:
 
 
 def words(split: bool) -> None:
-    """Integers of 64 bits in levels and a stream of their low bits."""
+    """Return integers of 64 bits as levels and a stream of their low bits."""
     patterns, levels = np.zeros(3 * STEP, np.uint64), LEVELS.reshape(-1).copy()
     stream = np.zeros(3 * STEP, np.uint8)
     if split:
@@ -81,7 +81,7 @@ LOOPS: dict[str, Callable[[], object]] = {
 
 
 class Enough(Exception):  # noqa: N818  # no error
-    """It is."""
+    """Exception that cancels work."""
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -97,12 +97,12 @@ def test_long_loops_check_for_cancellation(name: str) -> None:
     with pytest.raises(Enough), cancelled_by(check):
         LOOPS[name]()
     assert asked == 2
-    cancellation.check_cancelled()  # the check is gone
+    cancellation.check_cancelled()  # the check is removed
     assert asked == 2
 
 
 def test_rows_of_blocks_in_threads_end() -> None:
-    """After an interruption, the thread begins no other row."""
+    """After a cancellation, the thread starts no other row."""
     done: list[int] = []
     ended = threading.Event()
 
@@ -127,7 +127,7 @@ def test_rows_of_blocks_in_threads_end() -> None:
 
 
 class Work(pool_module.Task[None]):
-    """A task, which encodes a tensor of 24 steps of the kernel."""
+    """Task that encodes a tensor of 24 steps of the kernel."""
 
     def __init__(self, name: str) -> None:
         self.names, self.nbytes = [name], 1 << 30
@@ -137,7 +137,7 @@ class Work(pool_module.Task[None]):
 
 
 class Watched(CancelToken):
-    """Work that is in the kernel waits there for its end, and is counted when it asks after that."""
+    """Work that waits for its cancellation in the kernel, and is counted when it checks for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Watched(CancelToken):
 
 @contextmanager
 def interrupting(count: threading.Semaphore, times: int) -> Iterator[None]:
-    """Ctrl-C, when something has happened so many times in other threads."""
+    """Raise KeyboardInterrupt when an event has occurred a number of times in other threads."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -200,7 +200,7 @@ def test_threads_leave_what_they_are_at(monkeypatch: pytest.MonkeyPatch, given: 
 
 
 class Busy:
-    """An executor whose workers are elsewhere, and never ready."""
+    """Executor whose remote workers are never ready."""
 
     def __init__(self) -> None:
         self.futures: list[Future[Any]] = []
@@ -214,7 +214,7 @@ class Busy:
 
 
 class Waiting(Future[Any]):
-    """Work during the wait for which the user has had enough."""
+    """Work during which the user cancels."""
 
     waits = 0
 
@@ -224,7 +224,7 @@ class Waiting(Future[Any]):
 
 
 def test_other_workers_are_not_waited_for() -> None:
-    """What has not begun is cancelled; what runs is of no use to anybody."""
+    """Waiting tasks are cancelled; results of running tasks are ignored."""
     executor = Busy()
     with pytest.raises(KeyboardInterrupt), pool_module.Pool(2, cast(Any, executor)) as pool:
         next(pool.run([Work(name) for name in "abc"]))

@@ -1,4 +1,4 @@
-"""Imports point down only, and importing the package is cheap."""
+"""Imports only point to lower layers, and importing the package is cheap."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ LAYERS = {
     "config": 1,
     "reduction_steps": 1,
     "files": 1,
+    "urls": 1,
     "syntax": 1,
     "cabac_ext": 1,
     "tensor": 1,
@@ -47,14 +48,17 @@ LAYERS = {
     "report": 3,
     "runtime": 3,
     "formats": 2,
+    "store": 4,
     "topics": 4,
     "api": 4,
     "public": 4,
+    "safetensors": 4,
+    "torch": 4,
     "nnr_cli": 4,
     "__main__": 5,
 }
 
-#: Who may import whom in the same layer.
+#: Permitted imports within a layer.
 SIDEWAYS = {
     "errors": {"rules"},
     "dtypes": {"errors"},
@@ -63,8 +67,9 @@ SIDEWAYS = {
     "tensor": {"limits", "model", "cabac_ext"},
     "sideinfo": {"limits", "model", "tensor", "cabac_ext"},
     "files": {"limits"},
+    "bitstream": {"formats"},
     "config": {"limits", "model", "reduction_steps"},
-    "encoder": {"decoder"},  # the encoder commits what the decoder will reconstruct; never the other way
+    "encoder": {"decoder"},  # the encoder keeps the decoder's reconstruction; never the reverse
     "federated": {"encoder", "decoder", "conformance", "report"},
     "integrations": {"api"},
     "compare": {"model"},
@@ -72,18 +77,21 @@ SIDEWAYS = {
     "conformance": {"decoder"},
     "bitstream_difference": {"decoder"},
     "report": {"encoder", "decoder"},
+    "store": {"api"},
     "api": {"topics", "public"},
     "public": {"api", "topics"},
-    "nnr_cli": {"api", "topics"},
+    "torch": {"api", "integrations"},
+    "safetensors": {"api", "torch"},
+    "nnr_cli": {"api", "store", "topics"},
 }
 
-#: Where the imports go no further than this, in spite of the layers.
+#: Modules whose imports are restricted beyond the layers.
 ONLY = {
     "formats": {"model", "errors", "dtypes", "limits", "files", "topology"},
     "topology": {"model", "errors"},
 }
 
-#: Packages that the library leaves to the command line.
+#: Packages that only the command line uses.
 COMMAND_LINE = {"click", "rich", "nnr_cli"}
 
 #: Optional packages, each for one module of nnr_codec.formats.
@@ -91,18 +99,18 @@ OPTIONAL = {"torch": "pytorch", "h5py": "keras", "tensorflow": "tensorflow", "nn
 
 
 def module_of(path: Path) -> list[str]:
-    """The parts of a module's name, the package itself included."""
+    """Return the parts of a module's name, including the package."""
     folder = ["nnr_codec", *path.relative_to(PACKAGE).parts] if path.is_relative_to(PACKAGE) else ["nnr_cli", path.name]
     return [*folder[:-1], *([] if path.stem == "__init__" else [path.stem])]
 
 
 def unit_of(name: list[str]) -> str:
-    """The entry of `LAYERS` that a module of this project belongs to."""
+    """Return the entry of `LAYERS` to which a module of this project belongs."""
     return name[0] if name[0] == "nnr_cli" else name[1] if len(name) > 1 else "api"
 
 
 def imports_of(source: str, module: list[str], is_package: bool) -> Iterator[list[str]]:
-    """Absolute names of all that a source imports, inside functions and for type checking as well."""
+    """Return the absolute names of all imports of a source, including imports in functions and for type checking."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".") for alias in node.names)
@@ -113,7 +121,7 @@ def imports_of(source: str, module: list[str], is_package: bool) -> Iterator[lis
 
 
 def python_of(path: Path) -> str:
-    """The source; of Cython only its import statements."""
+    """Return the source; of Cython only its import statements."""
     source = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         return source
@@ -122,7 +130,7 @@ def python_of(path: Path) -> str:
 
 
 def all_imports() -> list[tuple[list[str], list[str]]]:
-    """Importing module and imported name, for the whole project."""
+    """Yield importing module and imported name, for the whole project."""
     paths = [path for suffix in ("py", "pyx", "pxd") for path in PACKAGE.rglob(f"*.{suffix}")]
     out = []
     for path in sorted([*paths, *(ROOT / "cli").rglob("*.py")]):
@@ -132,7 +140,7 @@ def all_imports() -> list[tuple[list[str], list[str]]]:
 
 
 def violation(module: list[str], name: list[str]) -> str:
-    """Which rule the import of ``name`` in ``module`` breaks; empty when none."""
+    """Return the rule that the import of ``name`` in ``module`` breaks; empty if none."""
     importer, top = unit_of(module), name[0]
     if top in COMMAND_LINE and importer not in ("nnr_cli", "__main__"):
         return "the library knows nothing of the command line"

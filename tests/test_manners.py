@@ -1,4 +1,4 @@
-"""PyTorch modules and tensors in and out, and what objects print, pickle and show in notebooks."""
+"""PyTorch modules and tensors as arguments and results; objects in print, pickle and notebooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ARRAYS = {"w": np.linspace(-1, 1, 64, dtype="f4").reshape(8, 8), "b": np.zeros(8
 
 @pytest.fixture
 def torch() -> Any:
-    """PyTorch, seeded."""
+    """Return PyTorch, seeded."""
     pytest.importorskip("torch", reason="the package torch (extra 'torch') is not installed")
     found: Any = importlib.import_module("torch")
     found.manual_seed(0)
@@ -27,7 +27,7 @@ def torch() -> Any:
 
 
 def tied(torch: Any) -> Any:
-    """A module with bfloat16, a tied weight, and a scalar buffer of integers."""
+    """Return a module with bfloat16, a tied weight, and a scalar buffer of integers."""
     module = torch.nn.Sequential(
         torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 6), torch.nn.Linear(6, 2).to(torch.bfloat16)
     )

@@ -1,4 +1,4 @@
-"""Keyword options of the functions: their types, and what a wrong name raises."""
+"""Keyword options of the functions: their types, and the error for an unknown name."""
 
 from __future__ import annotations
 

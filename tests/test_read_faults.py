@@ -1,4 +1,4 @@
-"""Files that cannot be read, that give little at a time, or that become shorter while they are read."""
+"""Files that cannot be read, return few bytes at a time, or become shorter while they are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TENSORS = {name: np.linspace(-1, 1, 600, dtype=np.float32).reshape(20, 30) for n
 
 
 class Faulty(io.RawIOBase):
-    """A file that gives at most ``most`` bytes at a time, and fails at the read of this number."""
+    """File that returns at most ``most`` bytes at a time, and fails at the read of this number."""
 
     def __init__(self, data: bytes, most: int = 1 << 30, at: int = -1, error: OSError | None = None) -> None:
         self._file, self._most, self._at, self._error = io.BytesIO(data), most, at, error
@@ -48,23 +48,23 @@ class Faulty(io.RawIOBase):
 
 
 def decode(file: BinaryIO) -> dict[str, bytes]:
-    """A bitstream from an open file."""
+    """Decode a bitstream from an open file."""
     return {name: array.tobytes() for name, array in nnr.decode(file).tensors.items()}
 
 
 def look(file: BinaryIO) -> dict[str, bytes]:
-    """Tensors one by one."""
+    """Read tensors one by one."""
     with nnr.open(file) as opened:
         return {name: opened[name].tobytes() for name in opened}
 
 
 def load(file: BinaryIO) -> dict[str, bytes]:
-    """A model from an open file."""
+    """Load a model from an open file."""
     return {name: array.tobytes() for name, array in formats.load(file).tensors.items()}
 
 
 def sources() -> dict[str, tuple[Callable[[BinaryIO], dict[str, bytes]], bytes]]:
-    """Ways of reading, and what is read."""
+    """Return functions that read, and their inputs."""
     found: dict[str, tuple[Callable[[BinaryIO], dict[str, bytes]], bytes]] = {
         "decode": (decode, nnr.encode(TENSORS)),
         "open": (look, nnr.encode(TENSORS)),
@@ -91,7 +91,7 @@ def test_short_reads(name: str, most: int) -> None:
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("number", [errno.EIO, errno.EINTR, errno.ESTALE])
 def test_errors_of_the_system(name: str, number: int) -> None:
-    """At each read: they leave the library as they are, whatever it is reading."""
+    """Errors of each read leave the library unchanged, for all readers."""
     read, data = SOURCES[name]
     whole = Faulty(data, 400)
     read(cast(BinaryIO, whole))
@@ -105,7 +105,7 @@ def test_errors_of_the_system(name: str, number: int) -> None:
 @pytest.mark.medium
 @pytest.mark.parametrize("name", SOURCES)
 def test_files_that_end_early(name: str) -> None:
-    """As they do when somebody cuts them: never another exception, and never other tensors."""
+    """Truncated files never cause other exceptions or other tensors."""
     read, data = SOURCES[name]
     expected = read(io.BytesIO(data))
     for size in range(0, len(data), 1 if len(data) < 2000 else 13):
@@ -119,7 +119,7 @@ def test_files_that_end_early(name: str) -> None:
 @pytest.mark.parametrize("kind", ["nnr", "npz", "safetensors", "nnef"])
 @pytest.mark.parametrize("left", [0.0, 0.3, 0.9])
 def test_files_that_are_cut_while_they_are_open(tmp_path: Path, kind: str, left: float) -> None:
-    """Headers have been read and checked by then; tensors are read where they are asked for."""
+    """Headers were read and checked before; tensors are read on access."""
     path = tmp_path / f"m.{kind}"
     if kind == "nnr":
         nnr.encode_file(TENSORS, path)

@@ -1,4 +1,4 @@
-"""Work that was interrupted goes on from its finished parts, to the same bytes; and from no others."""
+"""Interrupted work continues from its own finished parts only, and gives the same bytes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 class StopError(Exception):
-    """An interruption."""
+    """Exception that interrupts work."""
 
 
 def stopping(after: int) -> Progress:
-    """What ends the work after so many tensors."""
+    """Return a callback that interrupts the work after a number of tensors."""
     left = after
 
     def note(*_: object) -> None:
@@ -69,7 +69,7 @@ def some() -> dict[str, Array]:
 
 @pytest.fixture
 def units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of tensors whose units are made."""
+    """Return the names of tensors whose units are coded."""
     made: list[str] = []
     header = unit_module._header
 
@@ -83,7 +83,7 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of tensors whose units are decoded."""
+    """Return the names of tensors whose units are decoded."""
     made: list[str] = []
     decoder = group_module.UnitDecoder
 
@@ -148,13 +148,13 @@ def test_a_lost_worker_costs_what_it_had(tmp_path: Path, units: list[str]) -> No
     assert made.isdisjoint(units[: len(model) - len(made)])
 
 
-# ------------------------------------------------------------------------------------------------ which parts are ours
+# ------------------------------------------------------------------------------------------------ ownership of parts
 def kept(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def interrupted(model: Any, target: Path, **options: Any) -> Path:
-    """The folder of the parts of all tensors but the last."""
+    """Return the folder with the parts of all tensors but the last."""
     with pytest.raises(StopError):
         nnr.encode_file(model, target, resume=True, progress=stopping(len(model) - 1), overwrite=True, **options)
     return target.with_name(f"{target.name}.parts")
@@ -184,7 +184,7 @@ def test_other_options_and_tensors_have_other_parts(tmp_path: Path, units: list[
         assert "w2" in units
         copy.rename(folder)
         after = set(kept(interrupted(other, target, **options)))
-        assert len(after) <= len(before)  # of which those that are not needed went away
+        assert len(after) <= len(before)  # unnecessary ones were deleted
         shutil.rmtree(folder)
         folder = interrupted(model, target)
 
@@ -246,8 +246,8 @@ def test_reports_are_the_same(tmp_path: Path) -> None:
         assert two.tensors[name].unit_bytes == report.unit_bytes
 
 
-def test_arrays_of_options_are_told_apart(tmp_path: Path, units: list[str]) -> None:
-    """By their items, whatever object has them."""
+def test_arrays_of_options_are_distinguished(tmp_path: Path, units: list[str]) -> None:
+    """Arrays are compared by their items, not by their objects."""
 
     class Cost:
         def __init__(self, cost: float) -> None:
@@ -265,8 +265,8 @@ def test_arrays_of_options_are_told_apart(tmp_path: Path, units: list[str]) -> N
         assert target.read_bytes() == nnr.encode(model, sensitivity={"w0": Cost(cost)})
 
 
-def test_blocks_and_topologies_are_told_apart(tmp_path: Path) -> None:
-    """Of a bitstream whose tensors depend on the topology that is given."""
+def test_blocks_and_topologies_are_distinguished(tmp_path: Path) -> None:
+    """The tensors of the bitstream depend on the given topology."""
     digits = Path(__file__).parents[1] / "examples" / "digits" / "digits.nnef"
     for options in ({"block": True}, {"topology": "external"}):
         with pytest.raises(StopError):
@@ -284,7 +284,7 @@ nnr.encode_file(sys.argv[1], sys.argv[2], resume=True, block=True, progress=stop
 
 
 def test_another_process_resumes(tmp_path: Path, units: list[str]) -> None:
-    """Names of records do not depend on the hashes of texts."""
+    """Names of records do not depend on the hashes of strings."""
     digits = Path(__file__).parents[1] / "examples" / "digits" / "digits.nnef"
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
     done = subprocess.run([sys.executable, "-c", INTERRUPTED, digits, tmp_path / "m.nnr"], env=environment, check=False)
@@ -293,11 +293,11 @@ def test_another_process_resumes(tmp_path: Path, units: list[str]) -> None:
     resumed = list(units)
     units.clear()
     assert (tmp_path / "m.nnr").read_bytes() == nnr.encode(digits, block=True, target_ratio=0.3)
-    assert len(resumed) < len(units) / 2  # the goal is settled already, too
+    assert len(resumed) < len(units) / 2  # the goal is settled as well
 
 
 # ------------------------------------------------------------------------------------------------ the folder
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_folder_is_unchanged(tmp_path: Path) -> None:
     model, target, folder = some(), tmp_path / "m.nnr", tmp_path / "m.nnr.parts"
     (tmp_path / "elsewhere").mkdir()
 
@@ -326,7 +326,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
-    """And stays as it is."""
+    """The folder is unchanged."""
     old = tmp_path / "m.nnr.parts" / f"{'0' * 64}.nnrpart"
     old.parent.mkdir(0o700)
     old.write_text("of another version")
@@ -345,7 +345,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path.parent.with_name("victim"))])
 def test_a_folder_with_more_than_files_is_refused(make: Callable[[Path], None], tmp_path: Path) -> None:
-    """Links are not followed, nobody waits for a pipe, and nothing is deleted."""
+    """Links are not followed, pipes are not opened, and nothing is deleted."""
     model, target = some(), tmp_path / "m.nnr"
     folder = interrupted(model, target, target_ratio=0.2)
     victim = tmp_path / "victim"
@@ -372,7 +372,7 @@ def test_files_that_are_named_by_digests_are_not_all_ours(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("how", [{}, {"jobs": 2}], ids=str)
 def test_the_same_work_twice_at_once(how: dict[str, Any], tmp_path: Path) -> None:
-    """Whoever is done first clears up, wherever the other one is then."""
+    """The first process to finish deletes the parts, wherever the other one is then."""
     model, target, restored = some(), tmp_path / "m.nnr", tmp_path / "m.safetensors"
     expected = nnr.encode(model)
 
@@ -404,7 +404,7 @@ def test_a_stream_has_nothing_beside_it(tmp_path: Path) -> None:
         nnr.decode_file(nnr.encode(some()), file, resume=True)
 
 
-def test_the_parts_take_no_more_than_the_output(tmp_path: Path) -> None:
+def test_the_parts_are_no_larger_than_the_output(tmp_path: Path) -> None:
     model = {f"w{k}": RNG.normal(0, 0.1, (200, 300)).astype("f4") for k in range(8)}
     folder = interrupted(model, tmp_path / "m.nnr", target_ratio=0.2)
     size = sum(map(len, kept(folder).values()))
@@ -455,7 +455,7 @@ def test_records_by_themselves(tmp_path: Path) -> None:
         (checkpoint.folder / one).write_bytes(b"damaged")
         assert one in checkpoint
         assert checkpoint.get(one) is None
-        assert one not in checkpoint  # so that it is made again
+        assert one not in checkpoint  # so that it is coded again
         checkpoint.put(one, 2)
         checkpoint.only([two])
         assert one not in checkpoint

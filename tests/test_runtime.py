@@ -1,4 +1,4 @@
-"""Running models in an inference engine."""
+"""Inference with an engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_missing_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 @pytest.mark.clients
 class TestTract:
-    """With the engine."""
+    """Tests with the engine."""
 
     @pytest.fixture(autouse=True)
     def engine(self) -> None:
@@ -56,8 +56,8 @@ class TestTract:
     @pytest.mark.parametrize(
         ("inputs", "what"),
         [
-            ({"a": A}, "b not among a"),
-            ({"a": A, "b": A[:2]}, "different numbers of runs"),
+            ({"a": A}, "requires the inputs a, b, got a"),
+            ({"a": A, "b": A[:2]}, "the same number of batches, got"),
             ({"a": A, "b": A[:3]}, "has shape"),
             ({"a": A, "b": A[:0]}, "has shape"),
             ({"a": A, "b": A[:, :2]}, "has shape"),
@@ -77,6 +77,6 @@ class TestTract:
         with pytest.raises(nnr.FormatError):
             run_folder(tmp_path / "none", {"a": A})
 
-    def test_no_more_time_than_allowed(self) -> None:
+    def test_the_timeout_applies(self) -> None:
         with pytest.raises(nnr.FormatError, match=r"more than 0\.001 s"):
             run_model(MODEL, {"a": A, "b": A}, timeout=0.001)

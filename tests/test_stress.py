@@ -15,12 +15,12 @@ from .vectors.stress import STRESS, write
 
 pytestmark = pytest.mark.medium
 
-#: Those that are made and decoded within moments.
+#: Cases that are generated and decoded within moments.
 QUICK = ("NNR-STR-005", "NNR-STR-008", "NNR-STR-011", "NNR-STR-016", "NNR-STR-017", "NNR-STR-018")
 
 
 def failed(folder: Path, ids: Collection[str]) -> list[str]:
-    """What did not pass of these cases, each of which has a gigabyte and whatever time it takes."""
+    """Return the failed cases; each may use a gigabyte and any amount of time."""
     write(folder, ids)
     cases = load_cases(folder)
     assert {case.id for case in cases} == set(ids)

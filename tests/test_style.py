@@ -15,7 +15,7 @@ import pytest
 from nnr_cli.main import cli
 
 ROOT = Path(__file__).parents[1]
-#: Phrases that no text uses, and those of docstrings and comments only, where a noun is shorter.
+#: Phrases that no text uses, and phrases that only docstrings and comments avoid, where a noun is shorter.
 PHRASES = (
     r"what (becomes|became|came) of|that there are|how many (of \w+ )?there are|mended|of ours|belongs? together"
     r"|(is|are) told( of)?|tells? of|as asked|nobody|somebody|whole or not at all|has to end|and nothing else"

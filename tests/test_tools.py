@@ -1,4 +1,4 @@
-"""The programs in ``tools``: faults that they find in source, and differences that they report."""
+"""The programs in ``tools``: faults found in source files, and reported differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nnr_codec.explain: every name has its topic, and nothing is said that the source does not say."""
+"""Tests of nnr_codec.explain: every name has a topic, and every topic agrees with the source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec import errors
 from nnr_codec.conformance.errata import ERRATA
-from nnr_codec.formats.nnef.rules import RULES
+from nnr_codec.formats.nnef.rules import RULES as NNEF_RULES
+from nnr_codec.formats.openvino.rules import RULES as IR_RULES
+from nnr_codec.formats.skriptnd.rules import RULES as SKRIPTND_RULES
 from nnr_codec.rules import Requirement
 from nnr_codec.sideinfo.record import FloatCode, GridCode, IntegerCode, PaletteCode, RawCode
 from nnr_codec.syntax import TABLES
@@ -26,7 +28,7 @@ def test_all_kinds_are_complete() -> None:
     }
     assert elements <= set(kinds["element"])
     assert set(TABLES) < set(kinds["structure"])
-    assert set(kinds["requirement"]) == {*(rule.id for rule in Requirement), *RULES}
+    assert set(kinds["requirement"]) == {*(rule.id for rule in Requirement), *NNEF_RULES, *SKRIPTND_RULES, *IR_RULES}
     assert kinds["erratum"] == list(ERRATA)
     assert set(kinds["limit"]) == {"Limits", *nnr.Limits.names()}
     assert set(kinds["error"]) == {
@@ -57,7 +59,7 @@ def test_an_element() -> None:
         "ue(7) in nnr_pruning_topology_container(), if prune_flag == 1, else if nnr_rep_type == NNR_TPL_DICT",
         "limited by max_names",
     )
-    assert "0 where it is not present" in one("scan_order", "element").details
+    assert "0 if it is absent" in one("scan_order", "element").details
     assert "requirement scan-order" in one("scan_order", "element").details
     assert "1 NNR_DFL: deflated, RFC 1950" in one("topology_compression_format", "element").details
     assert one("qp_value", "element").clause == "10.2.1.3"
@@ -100,7 +102,7 @@ def test_side_information() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(LookupError, match=r"unknown name 'scan_ordre'; close: .*scan_order"):
+    with pytest.raises(LookupError, match=r"unknown name 'scan_ordre'; similar names: .*scan_order"):
         nnr.explain("scan_ordre")
     for name in ("", "?", "zzzzzzzz"):
         with pytest.raises(LookupError, match="unknown name"):

@@ -1,4 +1,4 @@
-"""The project's own vectors in bitstream_vectors, one by one, and that they are what their generators make."""
+"""The project's vectors in bitstream_vectors, one by one; generators reproduce them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .vectors.make import ROOT, files
 
 INTEROP = dict(case_files())
 
-#: Of what a decoder may refuse or decode, what this one refuses.
+#: Acceptable cases that this decoder rejects.
 REFUSED = {
     "NNR-ACC-013": "has a parent of another parent_node_payload_sha256",
     "NNR-ACC-028": "is update 2 .* but the last known one has depth 2",
@@ -40,52 +40,52 @@ REFUSED = {
     "NNR-ACC-030": "is repeated or out of order: update 4 was decoded",
     "NNR-ACC-031": "bitstream 4 of device_id 3 continues number 3, .* the last decoded one is 2 ",
     "NNR-ACC-032": "bitstream 4 of device_id 3 is repeated",
-    "NNR-ACC-240": "are those of an empty tensor",
+    "NNR-ACC-240": "describe an empty tensor",
 }
 
 
-#: Which tensors are tied to which.
+#: Tied tensors by their targets.
 TIES = {"NNR-SID-071": {"a": "plain", "b": "coded", "c": "coded", "z": "none"}}
 TIES |= {"NNR-SID-304": {"z": "w"}, "NNR-SID-408": {"z": "w"}, "NNR-SID-509": {"tied": "w"}}
 
-#: What is invalid as a whole, while each tensor that is there can be decoded.
+#: Cases that are invalid as a whole, although each present tensor can be decoded.
 TOGETHER = {"NNR-SID-283", "NNR-SID-284", "NNR-SID-285", "NNR-SID-286", "NNR-SID-292", "NNR-SID-347"}
 TOGETHER |= {"NNR-SID-464", "NNR-SID-465", "NNR-SID-466"}
 TOGETHER |= {"NNR-NEG-188", "NNR-NEG-189", "NNR-NEG-192", "NNR-NEG-193", "NNR-NEG-908"}
 
 
 def facts(case: Case) -> dict[str, Any]:
-    """The case file."""
+    """Return the content of the case file."""
     parsed: dict[str, Any] = json.loads(case.file.read_text("utf-8"))
     return parsed
 
 
 def options(case: Case) -> dict[str, Any]:
-    """What a decoder is told beside the bitstream."""
+    """Return the decoder's arguments besides the bitstream."""
     return {"limits": case.limits, "topology_dimensions": case.topology_dimensions, "topology": case.topology}
 
 
 def assert_tensors(got: Mapping[str, Array], want: Sequence[TensorDigest] | None, stream: Stream) -> None:
-    """Names, types, shapes, digests and, bit by bit, values."""
+    """Check names, types, shapes, digests and, bit by bit, values."""
     assert want is not None
     assert sorted(got) == sorted(tensor.name for tensor in want)
     for tensor in want:
         values, expected = got[tensor.name], stream.values(tensor)
         assert (values.dtype.name, values.shape) == (tensor.dtype, tensor.shape), tensor.name
         if expected is not None:
-            assert digest(expected) == tensor.sha256, "the digest is not that of the expected values"
+            assert digest(expected) == tensor.sha256, "the digest does not match the expected values"
             assert_identical(values, expected, tensor.name)
         assert digest(values) == tensor.sha256, tensor.name
 
 
 def present(update: nnr.Update) -> dict[str, Array]:
-    """The tensors of the bitstream; the others are zeros."""
+    """Return the tensors of the bitstream; the others are zeros."""
     assert not any(update[name].any() for name in update.left_out)
     return {name: tensor for name, tensor in update.items() if name not in update.left_out}
 
 
 def assert_topology(model: nnr.Model, expected: Mapping[str, Any]) -> None:
-    """The texts are the expected ones, or absent alike."""
+    """Check that the texts are the expected ones, or absent."""
     assert (model.topology is not None) == ("topology" in expected)
     if model.topology:
         assert model.topology.format == expected["topology"].get("format", "nnef")
@@ -99,7 +99,7 @@ def assert_topology(model: nnr.Model, expected: Mapping[str, Any]) -> None:
 @pytest.mark.filterwarnings("ignore:pruning information is not applied")
 @for_each(cases("valid", "acceptable"), "medium")
 def test_decodes(case: Case) -> None:
-    """Also each alone where nothing comes before it, and the Rec* variables of 7.3."""
+    """Bitstreams without predecessors are also decoded alone, and so are the Rec* variables of 7.3."""
     decoder = nnr.UpdateDecoder(**options(case))
     for stream in case.streams:
         if case.id in REFUSED and stream is case.streams[-1]:
@@ -128,7 +128,7 @@ def test_is_refused(case: Case) -> None:
         assert_tensors(present(decoder.decode(stream.path.read_bytes())), stream.tensors, stream)
     data, error = last.path.read_bytes(), getattr(errors, facts(case)["error"]["class"])
     whole = partial(nnr.decode, **options(case))
-    with pytest.raises(error) as caught:  # an update may leave out tensors, and is checked against no graph
+    with pytest.raises(error) as caught:  # an update may omit tensors, and is checked against no graph
         (whole if error in (errors.IncompleteError, errors.FormatError) else decoder.decode)(data)
     named = re.search(r"\bunit (\d+)\b", str(caught.value))
     assert (int(named[1]) if named else None) == facts(case)["error"]["unit"], str(caught.value)
@@ -142,7 +142,7 @@ def test_is_refused(case: Case) -> None:
 
 @for_each(cases("invalid", "acceptable"), "medium")
 def test_requirements(case: Case) -> None:
-    """What the generator says that it breaks is what `nnr verify` finds; what is missing is a warning there."""
+    """`nnr verify` finds the rules that the generator declares as broken; missing information is a warning."""
     *before, last = (stream.path.read_bytes() for stream in case.streams)
     report = nnr.verify(last, inputs=before, **options(case))
     is_incomplete = case.error is not None and case.error[0] is errors.IncompleteError
@@ -152,7 +152,7 @@ def test_requirements(case: Case) -> None:
 
 @for_each(cases("valid", "acceptable"), "medium")
 def test_units(case: Case) -> None:
-    """The units listed are those that the library finds."""
+    """The listed units are the units that the library finds."""
     described = facts(case)
     for stream in (*described.get("inputs", []), described):
         data = (case.file.parent / stream["stream"]["file"]).read_bytes()
@@ -163,14 +163,14 @@ def test_units(case: Case) -> None:
 
 @pytest.mark.slow
 def test_the_few_reach_nine_tenths_of_the_syntax() -> None:
-    """Of its lines and branches that any vector reaches."""
+    """The share is relative to the lines and branches that any vector reaches."""
     reached = [{case.id for case in line.cases} for line in Matrix(load_cases(ROOT)).lines if line.cases]
     assert len([ids for ids in reached if ids & FEW]) >= 0.9 * len(reached)
     assert set(ON_DISK) > FEW
 
 
 def test_ids_are_folders() -> None:
-    """Each id once, in the folder of its group, and nothing else there."""
+    """Each id occurs once, in the folder of its group, which has no other content."""
     on_disk = [path for group in GROUPS.values() for path in (ROOT / group).iterdir()]
     assert sorted(path.name for path in on_disk) == sorted(CASES) == sorted(ON_DISK)
     assert all(ROOT / CASES[path.name].folder == path for path in on_disk)
@@ -178,7 +178,7 @@ def test_ids_are_folders() -> None:
 
 @for_each(cases("valid", "acceptable", "invalid"), "medium")
 def test_is_consistent(case: Case) -> None:
-    """case.json tells the truth about the files beside it."""
+    """case.json agrees with the files beside it."""
     described, folder = facts(case), case.file.parent
     assert case.id == folder.name
     assert described["origin"] == "nnr_codec"
@@ -204,7 +204,7 @@ def test_is_consistent(case: Case) -> None:
 
 @for_each({case.folder: case for case in CASES.values()}, "medium")
 def test_is_reproduced(case: Made) -> None:
-    """`python -m tests.vectors.make` writes what is there, byte by byte."""
+    """`python -m tests.vectors.make` writes the existing files, byte by byte."""
     made = files(case)
     assert {path.name: path.read_bytes() for path in (ROOT / case.folder).iterdir()} == made
 
@@ -212,7 +212,7 @@ def test_is_reproduced(case: Made) -> None:
 # ------------------------------------------------------------------------------------------------ the folder as a whole
 @pytest.mark.medium
 def test_the_manifest_names_every_file() -> None:
-    """`python -m tests.vectors.make` writes it; the suite has the digest of the list that ``sha256sum`` makes."""
+    """`python -m tests.vectors.make` writes it; the suite has the digest of the list that ``sha256sum`` prints."""
     text = (ROOT / manifest.FILE).read_bytes()
     assert text == manifest.manifest(ROOT)
     listed = json.loads(text)
@@ -270,7 +270,7 @@ def test_all_of_it_is_in_the_public_domain() -> None:
 
 
 def test_interop_cases_are_reproduced() -> None:
-    """`python -m tests.vectors.make` writes what is there, and there is nothing else that looks like a case."""
+    """`python -m tests.vectors.make` writes the existing files, and there are no other cases."""
     assert [path for path in INTEROP if path.read_bytes() != INTEROP[path]] == []
 
 

@@ -345,7 +345,7 @@ class Copy:
 
     def tests(self, files: list[str]) -> str:
         """Return the first test that fails; empty if all pass."""
-        options = ("-v", "-x", "--noconftest", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow")
+        options = ("-v", "-x", "--noconftest", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow and not heavy")
         code, said = self.run("pytest", *options, "-o", "addopts=--import-mode=importlib", *files)
         assert code != USAGE_ERROR, said
         if code in (0, 5):

@@ -5,8 +5,8 @@
 1. Debian's Python, numpy and libraries, unpacked from packages that a private configuration of apt downloads; other
    packages of Python as wheels of the architecture.
 2. A copy of this checkout, whose extension modules Cython and a cross compiler build with the options of ``setup.py``.
-3. The self-test, some modules of tests, and the digests of ``tools.snapshot``, which are compared with those of this
-   interpreter. The exit status is 1 if anything differs or fails.
+3. The self-test, some modules of tests, and the digests of ``tools.snapshot``, which are compared with the digests of
+   this interpreter. The exit status is 1 if anything differs or fails.
 
 It requires Debian or Ubuntu, ``pip install -e '.[dev]'``, QEMU and a cross compiler. For s390x::
 
@@ -36,7 +36,7 @@ from typing import Any
 
 from . import ROOT
 
-#: Releases of Debian: the first has all packages, but a mirror may lack some; those are taken from the next.
+#: Releases of Debian: the first has all packages, but a mirror may lack some; the second supplies them.
 RELEASES = ("trixie", "forky")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -46,16 +46,16 @@ PACKAGES = [f"python{PYTHON}-minimal", *(f"libpython{PYTHON}-{part}" for part in
 PACKAGES += ["python3-numpy", "python3-numpy-dev", "libblas3", "liblapack3", "libgfortran5", "libstdc++6", "libgcc-s1"]
 PACKAGES += ["libc6", "zlib1g", "libbz2-1.0", "liblzma5", "libzstd1", "libexpat1", "libffi8", "libssl3t64"]
 
-#: Other packages of Python: those of pyproject.toml and those of the tests.
+#: Other packages of Python, which pyproject.toml and the tests require.
 WHEELS = ("bitarray>=3", "click>=8.1", "rich>=13", "pytest>=8", "hypothesis>=6.100", "jsonschema>=4.23")
 GLIBC = ("manylinux2014", "manylinux_2_17", "manylinux_2_28", "manylinux_2_31")
 
 #: Folders and files of the copy.
 COPIED = ("nnr_codec", "cli", "tests", "tools", "docs", "examples", "bitstream_vectors", "setup.py", "pyproject.toml")
 
-#: Tests that require no other packages; without those that start a process, or bound the memory that numpy allocates.
+#: Tests that require no other packages; without tests that start a process, or bound numpy's memory.
 TESTS = ["tests/test_vectors.py", "tests/sideinfo", "tests/cabac", "tests/syntax/test_bitio.py"]
-TESTS += ["-m", "not slow", "-k", "not ctrl_c and not memory"]
+TESTS += ["-m", "not slow and not heavy", "-k", "not ctrl_c and not memory"]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Machine:
                 chosen = [f"{name}/{release}" for name in missing]
                 subprocess.run(["apt-get", "-qq", "download", *chosen], cwd=debs, env=environment, check=False)
         if missing := [name for name in PACKAGES if not any(debs.glob(f"{name}_*.deb"))]:
-            sys.exit(f"apt-get downloads no {', '.join(missing)} of {architecture}")
+            sys.exit(f"apt-get cannot download {', '.join(missing)} for {architecture}")
         for deb in sorted(debs.iterdir()):
             subprocess.run(["dpkg", "-x", deb, self.root], check=True)
         (self.root / "lib").symlink_to("usr/lib")

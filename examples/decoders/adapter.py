@@ -18,7 +18,7 @@ import nnr_codec as nnr
 
 
 def decode(bitstreams: list[bytes]) -> dict[str, np.ndarray]:
-    """Return the tensors of the last bitstream by name; NnrError if it is invalid."""
+    """Return the tensors of the last bitstream by name; raise NnrError if it is invalid."""
     if len(bitstreams) == 1:
         return {name: np.asarray(tensor) for name, tensor in nnr.decode(bitstreams[0]).tensors.items()}
     decoder = nnr.UpdateDecoder()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..bitstream.source import Bitstream
     from ..conformance.report import Report
     from ..formats import TopologySource
-    from ..formats.nnef.rules import ModelReport
+    from ..formats.findings import ModelReport
     from .arguments import Source
 
 
@@ -52,7 +52,10 @@ def write_units(
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     topology: TopologySource | None = None,
 ) -> bytes:
-    """Write a bitstream from units; see :func:`nnr_codec.bitstream.units.write_units`."""
+    """Write a bitstream from units; see :func:`nnr_codec.bitstream.units.write_units`.
+
+    An index (docs/reference/unit-index.md) is written unchanged; remove its unit if others change.
+    """
     return write(units, session_for(topology_dimensions, topology, None))
 
 
@@ -65,7 +68,7 @@ def inspect(
 ) -> list[UnitInfo]:
     """Return a summary of each unit of a bitstream, from headers only.
 
-    Parameters are those of :func:`decode`. Raises BitstreamError if a header is malformed.
+    Takes the parameters of :func:`decode`. Raises BitstreamError if a header is malformed.
     """
     return list(summarise(data, limits, session_for(topology_dimensions, topology, limits)))
 
@@ -90,33 +93,44 @@ def verify(
 
 
 def verify_model(source: Source, *, limits: Limits | None = None) -> ModelReport:
-    """Check an NNEF model against the rules of NNEF 1.0.3, chapter 6; report all violations.
+    """Check a model of NNEF (1.0.3, or SkriptND), or an OpenVINO IR against opset1.
+
+    The report has up to 100 findings of each rule, and a note about further ones.
 
     Parameters
     ----------
     source : path, bytes-like or binary file
-        A directory, a tar, a gzipped tar, or the text of a graph; for a text alone, tensor files are not required.
+        NNEF: a directory, a tar, a gzipped tar, or the text of a graph; for a text alone, tensor files are not
+        required. SkriptND: a directory with a ``main.sknd``, or this text. OpenVINO: the path of the XML, with the
+        ``.bin`` beside it, or the content of the XML.
     limits : Limits, optional
         Resource limits for reading the model.
 
     Returns
     -------
     ModelReport
-        Findings. Shapes are not propagated through operations.
+        Findings.
 
     Raises
     ------
     FormatError
-        It is not an NNEF model, or its container is malformed.
+        It is not an NNEF, SkriptND or OpenVINO model, or its container is malformed.
     LimitError
         It exceeds the limits.
     OSError
         It cannot be read.
     """
-    from ..formats.nnef import recognise
-    from ..formats.nnef.validate import validate
+    from ..formats import nnef, openvino, skriptnd
+    from ..formats.nnef.validate import validate as validate_nnef
+    from ..formats.openvino.validate import validate as validate_ir
+    from ..formats.skriptnd.validate import validate as validate_skriptnd
 
-    with formats.opened(source, limits or Limits()) as file:
-        if not recognise(file) and not (isinstance(file, Path) and file.is_dir()):
-            raise FormatError("not an NNEF model")
-        return validate(file, limits)
+    limits = limits or Limits()
+    with formats.opened(source, limits) as file:
+        if openvino.recognise(file):
+            return validate_ir(file, limits)
+        if skriptnd.recognise(file):
+            return validate_skriptnd(file, limits)
+        if not nnef.recognise(file) and not (isinstance(file, Path) and file.is_dir()):
+            raise FormatError("not an NNEF, SkriptND or OpenVINO model")
+        return validate_nnef(file, limits)

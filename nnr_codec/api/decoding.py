@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypedDict, Unpack, cast, overload
 
 from .. import formats
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class DecodeOptions(TypedDict, total=False):
-    """Keyword options of :func:`decode` except ``framework``, as a test checks."""
+    """Keyword options of :func:`decode` except ``framework``; a test compares them with its signature."""
 
     limits: Limits | None
     topology_dimensions: Mapping[str, Sequence[int]] | None
@@ -65,8 +66,9 @@ def decode(
 
     Parameters
     ----------
-    data : bytes-like, path or binary file
-        A complete bitstream of either profile.
+    data : bytes-like, path, URL or binary file
+        A complete bitstream of either profile. A URL is a str ``scheme://...``; other schemes than http and https
+        require fsspec (extra ``remote``, docs/guides/remote.md).
     framework : {"np", "pt"}
         ``"np"``: return a Model of numpy arrays. ``"pt"``: return a dict of PyTorch tensors by name, for
         ``load_state_dict``; tied tensors are one object.
@@ -98,7 +100,7 @@ def decode(
     -------
     Model or dict of str to torch.Tensor
         Tensors by topology element id, in bitstream order, and the topology, if there is one. Without side information,
-        dtypes are those of Table 15. One-dimensional tensors of a block have the shape that the topology declares.
+        dtypes follow Table 15. One-dimensional tensors of a block have the shape that the topology declares.
         Local scaling is multiplied into the weight unless the network applies it; the variables of a folded batch
         normalization are restored (8.2.1).
 
@@ -131,14 +133,15 @@ def decode(
     file = open(data, limits=limits, topology_dimensions=topology_dimensions, dtype=dtype, topology=topology)
     model = file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor, out=out)
     if framework == "np":
+        model.attachments = dict(model.attachments)  # which were read on access
         return model
     from ..formats.pytorch.modules import to_state_dict
 
-    return to_state_dict(model)
+    return to_state_dict(formats.dequantized(model))
 
 
 class OpenOptions(TypedDict, total=False):
-    """Keyword options of :func:`open`, as a test checks."""
+    """Keyword options of :func:`open`; a test compares them with its signature."""
 
     limits: Limits | None
     topology_dimensions: Mapping[str, Sequence[int]] | None
@@ -169,7 +172,7 @@ def decode_file(
 
     Parameters
     ----------
-    data : bytes-like, path, binary file or NnrFile
+    data : bytes-like, path, URL, binary file or NnrFile
         A complete bitstream, or one opened by :func:`open`.
     target : path or binary file
     format, overwrite
@@ -202,13 +205,15 @@ def decode_file(
                 checkpoint=checkpoint,
             )
         )
+        if model.topology is None and formats.quantized(whole := replace(model, topology=data.topology)):
+            model = formats.dequantized(whole)  # some of its tensors
         if isinstance(target, (str, os.PathLike)):
             formats.save(model, target, format=format, overwrite=overwrite)
         else:
-            whole = stack.enter_context(tempfile.TemporaryFile())
-            formats.save(model, cast(BinaryIO, whole), format=format)
-            whole.seek(0)
-            shutil.copyfileobj(whole, target)
+            spool = stack.enter_context(tempfile.TemporaryFile())
+            formats.save(model, cast(BinaryIO, spool), format=format)
+            spool.seek(0)
+            shutil.copyfileobj(spool, target)
     data.warn()
 
 
@@ -222,8 +227,9 @@ def open(  # as in gzip.open
 ) -> NnrFile:
     """Open a bitstream as a mapping that decodes each tensor on access.
 
-    Parameters and errors are those of :func:`decode`. Only headers and the units of requested tensors are read from a
-    seekable file. Access raises TruncatedError if the file was shortened after opening.
+    Takes the parameters and raises the errors of :func:`decode`. Only headers and the units of requested tensors are
+    read from a seekable file or a URL (docs/guides/remote.md). Access raises TruncatedError if the file was shortened
+    after opening, and OSError if the file at the URL changed.
     """
     with diagnosed(data, "use nnr encode to compress it"):
         return NnrFile(data, limits, topology_dimensions, dtype=dtype, topology=topology)

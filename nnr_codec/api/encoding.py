@@ -34,9 +34,9 @@ def encode(
     Parameters
     ----------
     model : Model, mapping of str to ndarray or torch.Tensor, torch.nn.Module, path, bytes-like or binary file
-        Tensors of any shape and any type of :data:`nnr_codec.dtypes.STORED_TYPES`, including those of ``ml_dtypes``
-        (bfloat16, float8, int4). Properties that NNR cannot represent, such as a shape without elements, are stored in
-        a side-information record (docs/reference/side-information.md), unless ``side_info`` is False.
+        Tensors of any shape and any type of :data:`nnr_codec.dtypes.STORED_TYPES`, including types of
+        ``ml_dtypes`` (bfloat16, float8, int4). Properties that NNR cannot represent, such as a shape without elements,
+        are stored in a side-information record (docs/reference/side-information.md), unless ``side_info`` is False.
     config : EncoderConfig, optional
         Default: the preset ``"default"``.
     jobs : int, default 1
@@ -47,8 +47,8 @@ def encode(
         models in files, workers get paths and read the tensors themselves. The call must not come from one of its
         workers, which would deadlock.
     **options
-        Fields of EncoderConfig that replace those of ``config`` or of the preset named by ``preset``: ``exact=True``
-        encodes losslessly.
+        Fields of EncoderConfig that replace the fields of ``config`` or of the preset named by ``preset``:
+        ``exact=True`` encodes losslessly.
 
     Returns
     -------
@@ -71,7 +71,12 @@ def encode(
     Warns
     -----
     EncodeWarning
-        An option has no effect on the model or on some of its blocks; a rule matches no tensor.
+        An option has no effect on the model or on some of its blocks, a rule matches no tensor, or a lossless bitstream
+        takes fewer bytes.
+    LossWarning
+        Matrices are coded with a large error.
+    SaturationWarning
+        Values are out of the range of ``fixed_point``.
     """
     loaded = formats.as_model(model)
     settings = with_all_amounts(loaded, configured(encode, config, options))

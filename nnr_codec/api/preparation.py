@@ -9,6 +9,7 @@ from .. import formats
 from ..compare import compare_models
 from ..config import EncoderConfig
 from ..encoder.encode import encode_units
+from ..encoder.goals import with_exact
 from ..encoder.prepared import Prepared
 from ..encoder.reduce import open_amounts, prepare, with_amounts
 from ..encoder.reduce.scaling import with_scales
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 
 
 def with_all_amounts(model: Model, config: EncoderConfig) -> EncoderConfig:
-    """Return the options with all amounts of reduction steps set; amounts left to a size target maximize the SNR."""
+    """Return the options with all amounts of reduction steps set; amounts left to a size target maximize the SNR.
+
+    Tensors that the format of the model quantized become exact.
+    """
+    config = with_exact(config, formats.quantized(model))
     if not open_amounts(config):
         return config
 
@@ -45,7 +50,9 @@ def prepared_model(model: Model, config: EncoderConfig, reports: list[StepReport
     The effect of each step of ``config.reduce`` is appended to ``reports``, if given.
     """
     if model.topology and not model.tensors and (wanted := len(formats.wiring(model.topology).shapes)):
-        raise FormatError(f"the model has only a graph: tensor files of its {wanted} variables are missing")
+        raise FormatError(
+            f"the model has only a graph; give the folder or archive that also has the tensor files ({wanted} missing)"
+        )
     known = formats.wiring(model.topology) if model.topology and (model.blocks or config.has_blocks) else Wiring()
     if model.topology and any(step.tool == "prune" for step in config.steps):
         smaller = {name: formats.described(model, name)[1] for name in model.pruned if name in model.tensors}

@@ -42,7 +42,8 @@ def estimate(
 ) -> EncodeReport:
     """Estimate the report of :func:`encode_file` without coding; sizes of large tensors are estimated from excerpts.
 
-    Parameters, errors and warnings are those of :func:`encode`. Size targets apply to the estimated size.
+    Takes the parameters, raises the errors and issues the warnings of :func:`encode`. Size targets apply to the
+    estimated size.
 
     Returns
     -------
@@ -101,8 +102,8 @@ def tune(
     Raises
     ------
     EncodeError
-        No step sizes meet the tolerance, the options have a size target, or ``tolerance`` or ``budget`` is out of
-        range.
+        None of the tried step sizes meets the tolerance, the options have a size target, or ``tolerance`` or ``budget``
+        is out of range.
     NnrError
         As :func:`encode`.
     """
@@ -126,7 +127,7 @@ def folded(model: ModelSource, config: EncoderConfig | None = None, **options: U
     """Return the model that a bitstream with these options restores, apart from quantization.
 
     It equals ``model`` unless ``reduce``, ``fold_batchnorm`` or ``local_scaling`` change tensors. ``fold_batchnorm``
-    and ``local_scaling`` keep the outputs of the network, up to rounding. Parameters and errors are those of
+    and ``local_scaling`` keep the outputs of the network, up to rounding. Takes the parameters and raises the errors of
     :func:`encode`.
     """
     loaded = formats.as_model(model)

@@ -3,19 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from ..constants import NNR_AGG, NNR_AGG_GEN, NNR_AGG_SLF, NNR_LPS, NNR_MPS, NNR_NDU, NNR_STR
 from ..errors import BitstreamError, MissingReferenceError, UnsupportedError, WriteError
 from ..limits import Limits
+from ..sideinfo.record import SideInfo
 from ..syntax import BitReader, Reader, Session
 from ..syntax.structures import (
     NnrAggregateUnitHeader,
     NnrLayerParameterSetUnitHeader,
+    NnrModelParameterSetUnitPayload,
+    NnrTopologyUnitHeader,
+    NnrTopologyUnitPayload,
     NnrUnitHeader,
     NnrUnitSize,
 )
+from .summary import side_information
+from .topology_units import read_side_information, write_side_information
 from .units import Unit, UnitReader, aggregate_header, write_unit
 
 if TYPE_CHECKING:
@@ -56,7 +63,7 @@ def write_aggregate(
     session = session or Session()
     unified = bool(session.mps_unification_flag or session.lps_unification_flag)
     if ctu_scan_order and not unified:
-        raise WriteError("ctu_scan_order is present only if a parameter set has unified weights (6.3.3.8)")
+        raise WriteError("ctu_scan_order requires a parameter set with unified weights (6.3.3.8)")
     zeros = [0] * len(units)
     detail = NnrAggregateUnitHeader(
         nnr_aggregate_unit_type=nnr_aggregate_unit_type,
@@ -96,9 +103,9 @@ def extract(
 ) -> bytes:
     """Extract a self-contained aggregate or layer parameter set as a bitstream.
 
-    The result starts with the NNR_STR and NNR_MPS, and the layer parameter set that applies to the aggregate, if any.
-    Then follows the aggregate unchanged, or the layer parameter set with the units in its scope, without enclosing
-    aggregates.
+    The result starts with the NNR_STR and the NNR_MPS, whose topology_carriage_flag is 0. The layer parameter set that
+    applies to the aggregate and the side information of its tensors follow, if there are any. Then comes the aggregate
+    unchanged, or the layer parameter set with the units in its scope, without enclosing aggregates.
 
     Parameters
     ----------
@@ -118,7 +125,8 @@ def extract(
     MissingReferenceError
         The unit does not exist, or the extracted part refers to a reference list or dimensions outside it.
     UnsupportedError
-        The unit is not self-contained: another type, no flag, or parts of a tensor are outside it.
+        The unit is not self-contained: another type, no flag, or parts of a tensor are outside it. Or the side
+        information has an unknown version.
     BitstreamError
         The bitstream is malformed.
     """
@@ -126,12 +134,17 @@ def extract(
     reader = UnitReader(data, limits, Session(dimensions))
     units, parts = iter(reader), _Parts()
     head: dict[int, Unit] = {}
+    record = SideInfo()
     for unit in units:
         kind = unit.header.nnr_unit_type
         if unit.index == index:
             break
         if kind == NNR_STR:
-            head = {}
+            head, record = {}, SideInfo()
+        if side_information(unit):
+            payload = cast(NnrTopologyUnitPayload, unit.structure)
+            header = cast(NnrTopologyUnitHeader, unit.header.detail)
+            record = read_side_information(header, payload.topology_data, reader.budget)
         if kind in (NNR_STR, NNR_MPS, NNR_LPS):
             head[kind] = unit
         parts.see(unit)
@@ -143,9 +156,28 @@ def extract(
     if NNR_LPS in head and (kind == NNR_LPS or reader.session.lps is not head[NNR_LPS].structure):
         del head[NNR_LPS]
     chosen = [*head.values(), unit, *(_scope(unit, reader, units) if kind == NNR_LPS else ())]
-    extracted = b"".join(one.data for one in chosen)
-    _check_alone(unit, UnitReader(extracted, limits, Session(dimensions)))
-    return extracted
+    extracted = [_without_topology(one, reader.session) for one in chosen]
+    ids = _check_alone(unit, UnitReader(b"".join(extracted), limits, Session(dimensions)))
+    if record := _record(record, ids):
+        extracted.insert(len(head), write_side_information(record, reader.session.snapshot()))
+    return b"".join(extracted)
+
+
+def _without_topology(unit: Unit, session: Session) -> bytes | memoryview:
+    """Return the bytes of a unit; topology_carriage_flag of a model parameter set becomes 0."""
+    if not isinstance(unit.structure, NnrModelParameterSetUnitPayload) or not unit.structure.topology_carriage_flag:
+        return unit.data
+    mps = copy.copy(unit.structure)
+    mps.topology_carriage_flag = 0
+    return write_unit(unit.header, mps, session.snapshot())
+
+
+def _record(record: SideInfo, ids: Collection[str]) -> SideInfo:
+    """Return the side information of the tensors that these units contain, and of the tensors tied to them."""
+    own = {name: {one.unit or name, *one.units} for name, one in record.tensors.items() if one.index is None}
+    names = {name for name, units in own.items() if units.issubset(ids)} | {*ids}.difference(own)
+    tied = {name for name, one in record.tensors.items() if one.same_as in names}
+    return SideInfo({name: one for name, one in record.tensors.items() if name in names | tied})
 
 
 def _check_kind(unit: Unit, generic: bool) -> None:
@@ -174,18 +206,19 @@ def _scope(lps: Unit, reader: UnitReader, units: Iterator[Unit]) -> Iterator[Uni
             yield unit
 
 
-def _check_alone(unit: Unit, reader: UnitReader) -> None:
-    """Raise an error if ``unit``, as extracted and read by ``reader``, needs anything outside it."""
-    parts = _Parts()
+def _check_alone(unit: Unit, reader: UnitReader) -> set[str]:
+    """Return the ids in ``unit``, as extracted and read by ``reader``. Raise an error if it needs anything outside."""
+    parts, ids = _Parts(), set[str]()
     try:
         for inner in reader:
             parts.see(inner)
             if inner.header.nnr_unit_type == NNR_NDU:
-                reader.session.names(inner.ndu)
+                ids.update(reader.session.names(inner.ndu))
     except MissingReferenceError as error:
         raise MissingReferenceError(f"{unit.label()} is not self-contained: {error}", rule=error.rule) from None
     if parts.are_missing(reader.session):
         raise UnsupportedError(f"{unit.label()} is not self-contained: it ends in the middle of a tensor")
+    return ids
 
 
 class _Parts:

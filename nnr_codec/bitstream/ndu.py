@@ -169,7 +169,7 @@ def code_tensors(
 
 
 def _shaped(array: npt.NDArray[Any], part: PayloadPart) -> npt.NDArray[Any]:
-    """Return the numbers of one tensor in its coded shape."""
+    """Return the integers of one tensor in its coded shape."""
     array = np.asarray(array)
     if array.shape not in (part.dims, (prod(part.dims),)):
         raise EncodeError(f"levels of shape {array.shape} are given for {part.role} of shape {part.dims}")
@@ -293,7 +293,7 @@ def _around_id(
     names: tuple[str, ...],
     values: tuple[Any, ...],
 ) -> tuple[bytes, bytes]:
-    """Return the headers of a complete unit before its topology_elem_id, and from the terminating zero on."""
+    """Return the headers of a complete unit in two parts: before topology_elem_id, and from its terminating zero on."""
     session = Session(
         general_profile_idc=general_profile_idc,
         mps_topology_indexed_reference_flag=mps_topology_indexed_reference_flag,

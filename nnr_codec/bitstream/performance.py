@@ -13,6 +13,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -156,8 +157,13 @@ def _column(structure: Structure, member: Field[Any], rows: int) -> list[Any]:
         sizes = [len(value) for value in values]
     wanted = [max(count - about["surplus"], 0) for count in counts]
     if len(wanted) != rows or sizes != wanted:
+        has: int | list[int]
+        required: int | list[int]
+        has, required = (len(wanted), rows) if len(wanted) != rows else (len(sizes), len(wanted))
+        if has == required:
+            has, required = sizes, wanted
         raise ElementError(
-            f"{name} does not have the number of entries that {structure.table_name}() states", clause="6.3.4.3"
+            f"{name} has {has} entries in {structure.table_name}(); {required} are required", clause="6.3.4.3"
         )
     if not about["count"]:
         return values
@@ -271,9 +277,13 @@ class Performance:
     metric_type_performance_map_valid_flag : bool
         Whether the performance maps use the same metric.
     validation_set_performance : float or None
-        Performance of the updated model on a validation set.
+        Performance of the model on a validation set.
     maps : PerformanceMaps
         Maps for operations on the whole model.
+    layers : mapping of str to PerformanceMaps
+        Maps for operations on the tensors of a part or layer, by its name (options ``parts`` and
+        ``layer_parameter_sets``). They are written into its layer parameter set (6.4.4.4). For a bitstream,
+        :meth:`NnrFile.performance_of` returns them, and this field is empty.
     """
 
     base_model_id: str | None = None
@@ -281,6 +291,7 @@ class Performance:
     metric_type_performance_map_valid_flag: bool = False
     validation_set_performance: float | None = None
     maps: PerformanceMaps = PerformanceMaps()
+    layers: Mapping[str, PerformanceMaps] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, payload: NnrModelParameterSetUnitPayload | None) -> Performance:

@@ -15,9 +15,14 @@ from ..errors import TruncatedError
 from ..limits import Limits
 from ..parallel.pool import worker_errors
 from ..rules import Requirement
+from ..urls import is_url
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from typing_extensions import Buffer
+
+    from .unit_index import UnitIndex
 
     Bitstream = Buffer | str | os.PathLike[str] | BinaryIO
 
@@ -25,19 +30,20 @@ _CHUNK = 1 << 20
 
 
 class MoreNeededError(Exception):
-    """More bytes must arrive; internal, never raised to callers of the package."""
+    """Request for more bytes; internal, never raised to callers of the package."""
 
 
 class Source(Protocol):
     """Random access to the bytes of a bitstream.
 
     ``size`` is their number; ``window`` is the number of bytes to fetch first for the header of a unit; ``in_order``
-    means that units must be taken complete and in sequence.
+    means that units must be taken complete and in sequence; ``index`` is the index of the units, once it is read.
     """
 
     size: int
     window: int
     in_order: bool
+    index: UnitIndex | None = None
 
     def peek(self, start: int, stop: int) -> memoryview:
         """Return the bytes from ``start`` to at most ``stop``; fewer if no more are available yet."""
@@ -47,6 +53,10 @@ class Source(Protocol):
 
     def span(self, start: int, stop: int) -> memoryview | Span:
         """Return a reference to bytes that a decoder may need later."""
+
+    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Announce ranges that will be viewed completely; sources of local bytes ignore it."""
+        return
 
     def portable(self) -> PathSource | None:
         """Return a source that other processes can open; None if there is none."""
@@ -58,25 +68,25 @@ class Source(Protocol):
 class Span:
     """Range of a source that is fetched on each access."""
 
-    __slots__ = ("_source", "_start", "_stop")
+    __slots__ = ("_source", "start", "stop")
 
     def __init__(self, source: Source | PathSource, start: int, stop: int) -> None:
-        self._source, self._start, self._stop = source, start, stop
+        self._source, self.start, self.stop = source, start, stop
 
     def __len__(self) -> int:
-        return self._stop - self._start
+        return self.stop - self.start
 
     def view(self) -> memoryview:
         """Return the bytes."""
-        return self._source.view(self._start, self._stop)
+        return self._source.view(self.start, self.stop)
 
     def portable(self) -> Span | bytes:
         """Return the range for another process: a range of a file that it can open, or the bytes."""
         source = self._source if isinstance(self._source, PathSource) else self._source.portable()
-        return Span(source, self._start, self._stop) if source else bytes(self.view())
+        return Span(source, self.start, self.stop) if source else bytes(self.view())
 
 
-class MemorySource:
+class MemorySource(Source):
     """Bytes in memory."""
 
     window, in_order = Limits.NONE, False
@@ -136,7 +146,7 @@ class PathSource:
         return memoryview(content).toreadonly()
 
 
-class FileSource:
+class FileSource(Source):
     """Seekable file, read from its current position and only where bytes are needed. The caller closes it.
 
     Plain operating system files are read without moving their position, which processes share after a fork. For other
@@ -170,7 +180,7 @@ class FileSource:
         return memoryview(b"".join(parts))  # join does not copy a single part
 
     def _part(self, place: int, count: int) -> bytes:
-        """Return at most ``count`` bytes from a place of the file on; no bytes at its end."""
+        """Return at most ``count`` bytes from an offset in the file; empty at its end."""
         if self._raw:
             return os.pread(self._raw.fileno(), count, place)
         if self._process not in (None, os.getpid()):
@@ -186,7 +196,7 @@ class FileSource:
         return Span(self, start, stop)
 
     def portable(self) -> PathSource | None:
-        """See Source; None unless the file is a regular file with a name."""
+        """See Source. Return None unless the file is a regular file with a name."""
         raw = getattr(self._file, "raw", self._file)
         if not isinstance(raw, io.FileIO) or not isinstance(raw.name, str) or not self._file.readable():
             return None
@@ -226,7 +236,7 @@ class OpenedSource(FileSource):
             self.close()
 
 
-class ChunkSource:
+class ChunkSource(Source):
     """Bytes that arrive in chunks and are discarded after use."""
 
     window, in_order = 64, True
@@ -249,11 +259,11 @@ class ChunkSource:
         self._start = start
 
     def peek(self, start: int, stop: int) -> memoryview:
-        """See Source; a copy."""
+        """See Source. Return a copy."""
         return memoryview(bytes(self._content[start - self._start : stop - self._start]))
 
     def view(self, start: int, stop: int) -> memoryview:
-        """See Source; a copy. MoreNeededError if the bytes have not arrived."""
+        """See Source. Return a copy; raise MoreNeededError if the bytes have not arrived."""
         if stop > self._start + len(self._content):
             raise MoreNeededError
         return self.peek(start, stop)
@@ -269,16 +279,20 @@ class ChunkSource:
 
 
 def open_source(data: Bitstream, limits: Limits) -> Source:
-    """Return the source of a bitstream; of a regular file or a seekable file, only the needed parts are read.
+    """Return the source of a bitstream; of a regular or seekable file or a URL, only the needed parts are read.
 
     Raises LimitError for a non-seekable stream of more than max_total_bytes, OSError for a file that cannot be read,
     and TypeError for any other object.
     """
+    if is_url(data):
+        from .remote import open_url  # which imports urllib
+
+        return open_url(data, limits)
     if isinstance(data, (str, os.PathLike)):
         if stat.S_ISREG(os.stat(data).st_mode):
             return OpenedSource(_OwnFile(os.fsdecode(data)), data)
         with Path(data).open("rb") as file:
-            return _read(file, limits)
+            return read_stream(file, limits)
     try:
         return MemorySource(_flat(cast("Buffer", data)))
     except TypeError:
@@ -286,7 +300,7 @@ def open_source(data: Bitstream, limits: Limits) -> Source:
             raise
         stream = cast(BinaryIO, data)
         seekable = getattr(stream, "seekable", None)
-        return FileSource(stream) if seekable and seekable() else _read(stream, limits)
+        return FileSource(stream) if seekable and seekable() else read_stream(stream, limits)
 
 
 def _flat(data: Buffer) -> memoryview:
@@ -295,7 +309,8 @@ def _flat(data: Buffer) -> memoryview:
     return view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
 
 
-def _read(file: BinaryIO, limits: Limits) -> MemorySource:
+def read_stream(file: BinaryIO, limits: Limits) -> MemorySource:
+    """Return the source of a stream, which is read to its end. Raises LimitError beyond max_total_bytes."""
     content = bytearray()
     while chunk := file.read(_CHUNK):
         content += chunk

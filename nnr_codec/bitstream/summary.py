@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -27,7 +28,7 @@ from ..constants import (
     NNR_TPL_PRUN,
     TopologyStorageFormat,
 )
-from ..errors import TruncatedError
+from ..errors import ElementError, TruncatedError
 from ..limits import Limits
 from ..rules import Requirement
 from ..sideinfo.record import MAGIC, STORAGE_FORMAT
@@ -41,6 +42,7 @@ from ..syntax.structures import (
     NnrTopologyUnitHeader,
     NnrTopologyUnitPayload,
 )
+from .attachments import Attachment, attachment_data
 from .units import Unit, UnitReader
 
 if TYPE_CHECKING:
@@ -205,6 +207,9 @@ def _storage(unit: Unit) -> Iterator[str]:
     storage = header.topology_storage_format
     if side_information(unit):
         yield "side information"
+    elif (data := attachment_data(unit)) is not None:
+        with suppress(ElementError):
+            yield f"attachment {Attachment.parse(data).name!r}"
     else:
         known = storage in TopologyStorageFormat.__members__.values()
         yield TopologyStorageFormat(storage).name if known else f"format {storage}"
@@ -217,7 +222,8 @@ def _storage(unit: Unit) -> Iterator[str]:
         for mask in ("prune_mask", "sparse_mask"):
             if mask in pruning:
                 bits = getattr(pruning, mask).bit_mask_value
-                yield f"{mask} of {len(bits)} with {bits.count(0)} zeros"
+                by_column = "" if pruning.order_flag else " by column"
+                yield f"{mask} of {len(bits)}{by_column} with {bits.count(0)} zeros"
 
 
 def side_information(unit: Unit, most: int = len(MAGIC)) -> bytes | None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from .source import Bitstream
+    from .unit_index import UnitIndex
 
 _NO_BYTES = memoryview(b"")
 
@@ -233,6 +234,11 @@ class UnitReader:
                 rule=Requirement.UNIT_SIZE,
             )
         if self.position >= self.source.size:
+            if self.source.index and self.position < self.source.index.stop:
+                raise TruncatedError(
+                    f"the bitstream has {self.position:,} bytes, but its index lists {self.source.index.stop:,}",
+                    rule=Requirement.INDEX,
+                )
             return None
         try:
             unit = self._unit()
@@ -254,6 +260,15 @@ class UnitReader:
             self.position += unit.size.nnr_unit_size
         self._last = unit
         return unit
+
+    def use_index(self, index: UnitIndex) -> None:
+        """Compare all following headers with an index; a remote source also takes them from it.
+
+        Raises ElementError for a second index of a bitstream.
+        """
+        if self.source.index:
+            raise ElementError("the bitstream has a second index", rule=Requirement.INDEX)
+        self.source.index = index
 
     def _leave(self) -> None:
         """Close the aggregates that end here."""
@@ -340,6 +355,8 @@ class UnitReader:
                 if len(start) == length:
                     raise
                 start = self.source.view(offset, offset + min(length, 8 * len(start)))
+        if self.source.index and header.nnr_unit_type != NNR_STR:  # which may begin another bitstream
+            self.source.index.check_unit(offset, start)
         cls, pattern = PAYLOADS.get(header.nnr_unit_type), None
         content: Structure | memoryview | Span
         payload_offset = reader.io.pos >> 3
@@ -383,6 +400,8 @@ class UnitReader:
         found = io.take_pattern(self._patterns, limits.max_name_bytes)
         if found is None:
             return None
+        if self.source.index:
+            self.source.index.check_unit(position, start[:length])
         unit, payload_offset = object.__new__(Unit), io.pos >> 3
         unit.pattern, unit.repeated_id = found
         unit.repeated_size, unit._source, unit.index = size, self.source, self.index
@@ -392,12 +411,16 @@ class UnitReader:
         return unit
 
     def _pattern(self, data: bytes, header: NnrUnitHeader, items: int) -> StringPattern | None:
-        """Return the pattern of a header, read from ``data``, for following units; None if its id or state matters."""
+        """Return a pattern that recognizes following headers which differ from this one only in topology_elem_id.
+
+        ``data`` is the header as read. Return None for headers with other elements that may vary or depend on state.
+        """
         detail = cast(NnrCompressedDataUnitHeader, header.detail)
         if (
             self.trace
             or self.session.g_header
             or header.part
+            or detail.node_id_present_flag  # ids differ between units
             or detail.scan_order
             or detail.compressed_parameter_types
             or not detail.tensor_dimensions_flag
@@ -419,7 +442,7 @@ class UnitReader:
 
 @lru_cache(maxsize=1 << 12)
 def _shared_size(data: bytes) -> NnrUnitSize:
-    """Return nnr_unit_size() from its bytes; the structure is shared, and not to be changed."""
+    """Return nnr_unit_size() from its bytes; the structure is shared and must not be changed."""
     return Reader(Session(), BitReader(data)).read(NnrUnitSize)
 
 

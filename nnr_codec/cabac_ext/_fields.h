@@ -36,7 +36,7 @@ static inline uint64_t nnr_le64(uint64_t x)
 }
 
 /* ------------------------------------------------------------------------------------------------ single fields */
-/* Write the pending bits to a stream that has 8 more bytes; keep those of an incomplete byte. */
+/* Write the pending bits to a stream that has 8 more bytes; keep the bits of an incomplete byte. */
 NNR_INLINE void nnr_flush(NnrStream *s)
 {
     uint64_t x = nnr_le64(s->pending);
@@ -277,7 +277,7 @@ NNR_JOIN(nnr_join16, uint16_t, uint32_t, nnr_unpack32)
 NNR_JOIN(nnr_join32, uint32_t, uint32_t, nnr_unpack32)
 NNR_JOIN(nnr_join64, uint64_t, uint64_t, nnr_unpack64)
 
-/* Write the `zeros` lowest bits of n patterns as fields, except those of holes. */
+/* Write the `zeros` lowest bits of n patterns as fields, except for holes. */
 #define NNR_SPLIT_LOW(name, pattern, word, pack) \
     static void name(const pattern *patterns, const int32_t *levels, int64_t n, int holes, int zeros, NnrStream *s) \
     { \
@@ -297,7 +297,7 @@ NNR_SPLIT_LOW(nnr_split_low16, uint16_t, uint32_t, nnr_pack32)
 NNR_SPLIT_LOW(nnr_split_low32, uint32_t, uint32_t, nnr_pack32)
 NNR_SPLIT_LOW(nnr_split_low64, uint64_t, uint64_t, nnr_pack64)
 
-/* Add fields to the `zeros` lowest bits of n patterns, except to those of holes. */
+/* Add fields to the `zeros` lowest bits of n patterns, except for holes. */
 #define NNR_JOIN_LOW(name, pattern, word, unpack) \
     static void name(const int32_t *levels, pattern *patterns, int64_t n, int holes, int zeros, NnrStream *s) \
     { \

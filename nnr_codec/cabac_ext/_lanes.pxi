@@ -8,20 +8,30 @@ cdef extern from "_lanes.h" nogil:
         NNR_EVENT_LEVELS
         NNR_EVENT_FAILED
     ctypedef struct NnrLanes:
-        uint32_t place[16]
         uint32_t active
-        int32_t held[16384]
+        uint32_t place[16]
+        int32_t held[16][1040]
         int64_t steps
         int64_t busy
     uint16_t nnr_to_bfloat16(float value)
     uint16_t nnr_to_float16(float value)
-    int nnr_has_lanes()
-    uint32_t nnr_lanes_run(NnrLanes *lanes, int64_t steps)
-    void nnr_lane_begin(NnrLanes *lanes, int i, const Decoder *d, const Run *r)
+    void nnr_init_lanes(NnrLanes *lanes)
+    void nnr_lane_begin(NnrLanes *lanes, int i, const Decoder *d, Run *r)
     void nnr_lane_hold(NnrLanes *lanes, int i, int64_t n)
     int nnr_lane_is_between(const NnrLanes *lanes, int i)
     void nnr_lane_end(NnrLanes *lanes, int i, Decoder *d, Run *r)
     int nnr_lane_event(NnrLanes *lanes, int i, Decoder *d, Run *r)
+
+cdef extern from "_lanes_avx512.h" nogil:
+    int nnr_has_lanes_avx512()
+    uint32_t nnr_run_lanes_avx512(NnrLanes *lanes, int64_t steps)
+
+cdef extern from "_lanes_avx2.h" nogil:
+    int nnr_has_lanes_avx2()
+    void nnr_prepare_lanes_avx2()
+    uint32_t nnr_run_lanes_avx2(NnrLanes *lanes, int64_t steps)
+
+nnr_prepare_lanes_avx2()
 
 cdef enum:
     SLICE = 1 << 16    # steps between two checks for pending signals and cancellation
@@ -31,6 +41,9 @@ cdef enum:
     FLOAT32 = 1
     FLOAT16 = 2
     BFLOAT16 = 3
+
+# Types of output by the kind and size of their dtype.
+cdef dict OUTPUTS = {("i", 4): INT32, ("f", 4): FLOAT32, ("f", 2): FLOAT16, ("V", 2): BFLOAT16}
 
 cdef enum:
     WAITING = 0
@@ -93,7 +106,7 @@ cdef void deliver(Strip *s, const int32_t *levels, int64_t n) noexcept nogil:
 
 
 cdef inline void next_row(Strip *s, int64_t width) noexcept nogil:
-    """Go on to the next row of a block of this width."""
+    """Continue with the next row of a block of this width."""
     s.row += 1
     if s.row == min(s.t.block, s.t.height - s.t.row):
         s.row = 0
@@ -149,7 +162,7 @@ cdef int end_of_run(Strip *s) noexcept nogil:
 
 
 cdef void finish_strip(Strip *s, int32_t *held, int64_t *budget) noexcept nogil:
-    """Go on with scalar code until the strip or the budget of levels ends."""
+    """Continue with scalar code until the strip or the budget of levels ends."""
     cdef Run r
     while not s.status and budget[0] > 0:
         r = s.run
@@ -174,16 +187,18 @@ cdef class LaneJob:
     def __cinit__(self, LevelReader reader not None, out not None, float step=0):
         cdef Tensor *t = &reader.job.t
         cdef int64_t n = out.size
-        cdef uint8_t[::1] out_bytes = out.reshape(-1).view("u1")
+        cdef Py_buffer buffer
         cdef Strip *s = &self.strip
         if n < 1 or t.done + n > t.height * t.width or t.error:
             raise ValueError(f"{n} levels cannot be read here")
         self.reader, self.out, self.size = reader, out, n
-        types = ["int32", "float32", "float16", "bfloat16"]
-        if out.dtype.name not in (types[1:] if step else types[:1]):
-            raise ValueError(f"levels cannot be read to {out.dtype} with a step of {step}")
-        s.to = types.index(out.dtype.name)
-        s.out, s.itemsize = <char *>&out_bytes[0], out.itemsize
+        dtype = out.dtype
+        s.to = OUTPUTS.get((dtype.kind, dtype.itemsize), -1)
+        if s.to < 0 or (s.to == INT32) != (step == 0):
+            raise ValueError(f"levels cannot be read to {dtype} with a step of {step}")
+        PyObject_GetBuffer(out.view("u1"), &buffer, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
+        s.out, s.itemsize = <char *>buffer.buf, dtype.itemsize
+        PyBuffer_Release(&buffer)
         s.c, s.t, s.step, s.first, s.stop = &reader.decoder.c, t, step, t.done, t.done + n
         if s.stop < t.height * t.width and (not t.block or s.stop % (t.block * t.width)):
             raise ValueError(f"{n} levels do not end with a row of blocks")
@@ -199,25 +214,32 @@ def fits_lanes(LevelReader reader not None):
                 or t.unary_length > NNR_MOST_UNARY or t.error or t.done and not t.block)
 
 
-def has_lanes():
-    return bool(nnr_has_lanes())
+def lane_engines():
+    return ["avx512"] * bool(nnr_has_lanes_avx512()) + ["avx2"] * bool(nnr_has_lanes_avx2())
+
+
+# Number of lanes with work below which scalar code is faster than an engine.
+cdef dict FEW = {"avx512": 4, "avx2": 8}
 
 
 cdef class Lanes:
     """Lanes and their queue. A job is in a lane, or is finished by scalar code when there are few others."""
     cdef NnrLanes *lanes
     cdef Strip **queue
-    cdef Strip *strips[16]  # those of the jobs that have begun
+    cdef Strip *strips[16]  # strips of the jobs that have begun
     cdef int64_t count, next
     cdef int few
+    cdef uint32_t (*run_engine)(NnrLanes *lanes, int64_t steps) noexcept nogil
 
-    def __cinit__(self, list jobs not None, int few):
+    def __cinit__(self, list jobs not None, int few, str engine not None):
         cdef LaneJob job
         self.count, self.few = len(jobs), few
+        self.run_engine = nnr_run_lanes_avx512 if engine == "avx512" else nnr_run_lanes_avx2
         self.lanes = <NnrLanes *>calloc(1, sizeof(NnrLanes))
         self.queue = <Strip **>malloc((self.count + 1) * sizeof(Strip *))
         if self.lanes == NULL or self.queue == NULL:
             raise MemoryError
+        nnr_init_lanes(self.lanes)
         for k in range(self.count):
             job = jobs[k]
             self.queue[k] = &job.strip
@@ -238,7 +260,7 @@ cdef class Lanes:
                 nnr_lane_begin(self.lanes, i, s.c, &s.run)
 
     cdef void flush(self, int i) noexcept nogil:
-        deliver(self.strips[i], self.lanes.held + i * NNR_HELD, self.lanes.place[i] - i * NNR_HELD)
+        deliver(self.strips[i], self.lanes.held[i], self.lanes.place[i])
 
     cdef void handle(self, uint32_t events) noexcept nogil:
         """Serve the lanes that wait."""
@@ -264,9 +286,9 @@ cdef class Lanes:
                 self.take(i)
 
     cdef void finish(self, int64_t *budget) noexcept nogil:
-        """Go on with scalar code."""
+        """Continue with scalar code."""
         cdef int i
-        self.handle(nnr_lanes_run(self.lanes, 2))
+        self.handle(self.run_engine(self.lanes, 2))
         for i in range(NNR_LANE_COUNT):
             if self.strips[i] == NULL:
                 continue
@@ -275,7 +297,7 @@ cdef class Lanes:
                     continue
                 self.flush(i)
                 nnr_lane_end(self.lanes, i, self.strips[i].c, &self.strips[i].run)
-            finish_strip(self.strips[i], self.lanes.held + i * NNR_HELD, budget)
+            finish_strip(self.strips[i], self.lanes.held[i], budget)
             if self.strips[i].status:
                 self.strips[i] = NULL
 
@@ -295,13 +317,18 @@ cdef class Lanes:
                 self.finish(&budget)
             else:
                 before = self.lanes.steps
-                self.handle(nnr_lanes_run(self.lanes, budget))
+                self.handle(self.run_engine(self.lanes, budget))
                 budget -= (self.lanes.steps - before) // NNR_LANE_COUNT + 1
         return 1
 
 
-def decode_lanes(jobs not None, int few=5):
-    cdef Lanes lanes = Lanes(jobs, few)
+def decode_lanes(jobs not None, few=None, engine=None):
+    engines = lane_engines()
+    if engine is None and engines:
+        engine = engines[0]
+    if engine not in engines:
+        raise ValueError(f"engine {engine!r} cannot run on this processor; its engines are {engines}")
+    cdef Lanes lanes = Lanes(jobs, FEW[engine] if few is None else few, engine)
     cdef int more = 1
     while more:
         with nogil:

@@ -8,8 +8,9 @@
 
 #include "_dispatch.h"
 
-/* Values compared in parallel, for vector instructions. */
+/* Values compared in parallel, for vector instructions, and values between two sums of counts or squares. */
 #define NNR_LANES 32
+#define NNR_PORTION (1 << 18)
 
 /* Write the smallest and the largest of n > 0 values; return 1 if all are finite. */
 #define NNR_EXTENT(name, real) \
@@ -46,6 +47,35 @@
 NNR_EXTENT(nnr_extent32, float)
 NNR_EXTENT(nnr_extent64, double)
 
+/* Return the smallest nonzero magnitude of n values, infinity if there is none; write the number of nonzero values.
+   NaN is nonzero and has no magnitude. Bit patterns of magnitudes are compared, minus 1, so that 0 becomes the largest. */
+#define NNR_LEAST(name, real, word, infinite) \
+    static real name(const real *x, int64_t n, int64_t *nonzero) \
+    { \
+        const word sign = (word)1 << (8 * sizeof(word) - 1); \
+        word least = infinite - 1; \
+        int64_t start, i; \
+        real found; \
+        *nonzero = n; \
+        for (start = 0; start < n; start = i) { \
+            int64_t stop = start + NNR_PORTION < n ? start + NNR_PORTION : n; \
+            word zeros = 0; \
+            for (i = start; i < stop; i++) { \
+                word magnitude; \
+                memcpy(&magnitude, x + i, sizeof magnitude); \
+                magnitude = (magnitude & ~sign) - 1; \
+                zeros += magnitude > sign; \
+                least = magnitude < least ? magnitude : least; \
+            } \
+            *nonzero -= (int64_t)zeros; \
+        } \
+        least++; \
+        memcpy(&found, &least, sizeof found); \
+        return found; \
+    }
+NNR_LEAST(nnr_least32, float, uint32_t, UINT32_C(0x7f800000))
+NNR_LEAST(nnr_least64, double, uint64_t, UINT64_C(0x7ff0000000000000))
+
 /* Return the bit pattern of a double. */
 static inline uint64_t nnr_pattern(double v)
 {
@@ -55,7 +85,6 @@ static inline uint64_t nnr_pattern(double v)
 }
 
 /* An integer sum has up to NNR_PORTION squares of at most 2^40 each, which fits 63 bits. */
-#define NNR_PORTION (1 << 18)
 #define NNR_SQUARE_BITS 40
 /* Adding this to a double below 2^51 rounds it to an integer, ties to even, in the low bits of the sum. */
 #define NNR_ROUND 6755399441055744.0

@@ -99,7 +99,7 @@ def join_integers(
     """
 
 def count_patterns(patterns: Patterns, shift: int, counts: npt.NDArray[np.int64]) -> None:
-    """Add the numbers of patterns with each value of the bits from `shift` up.
+    """Add the counts of patterns with each value of the bits from `shift` up.
 
     `counts` has one column for each value, and rows whose sum is the result: the first row has the patterns with even
     index, and the last one those with odd index. Raises ValueError for other columns.
@@ -107,3 +107,21 @@ def count_patterns(patterns: Patterns, shift: int, counts: npt.NDArray[np.int64]
 
 def look_up(patterns: Patterns, table: Levels, levels: Levels) -> None:
     """Write the entry of `table` for each pattern of 8 or 16 bits. Raise ValueError if an entry is -2**31."""
+
+def subtract_patterns(before: Patterns, after: Patterns, differences: Levels, *, low: int, width: int) -> None:
+    """Write the steps from each float to the new one, in the order of all patterns, modulo the number of patterns.
+
+    Patterns have 16 or 32 bits. With a `width`, the differences are sorted by `width` bits of `before`, at most 8, from
+    bit `low` up; floats with equal bits remain in their order.
+    """
+
+def add_patterns(before: Patterns, differences: Levels, after: Patterns, *, low: int, width: int) -> None:
+    """Restore the new patterns from the differences of :func:`subtract_patterns`, which may be any integers."""
+
+def costs_of_order(before: Patterns, after: Patterns, *, low: int, width: int) -> tuple[int, int]:
+    """Estimate the cost of the differences in their order, and sorted as by :func:`subtract_patterns`, in 2**-15 bits.
+
+    The cost of 256 consecutive differences is the entropy of their zeros and, for each other difference, the logarithm
+    of the mean magnitude; these costs are added. A seventh of the differences is used if there are more than 65,536.
+    Every machine computes the same result.
+    """

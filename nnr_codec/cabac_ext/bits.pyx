@@ -3,7 +3,8 @@
 """Bit patterns to levels and packed fields, and back. Signatures and documentation: bits.pyi."""
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport INT32_MAX, INT32_MIN, UINT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT32_MIN, UINT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
 
 from ..errors import ElementError
 from ..rules import Requirement
@@ -14,6 +15,10 @@ ctypedef fused unsigned_t:
     uint16_t
     uint32_t
     uint64_t
+
+ctypedef fused float_t:
+    uint16_t
+    uint32_t
 
 ctypedef fused narrow_t:
     uint8_t
@@ -54,6 +59,9 @@ cdef extern from "_fields.h" nogil:
     void nnr_join_low16(const int32_t *levels, uint16_t *patterns, int64_t n, int holes, int zeros, NnrStream *s)
     void nnr_join_low32(const int32_t *levels, uint32_t *patterns, int64_t n, int holes, int zeros, NnrStream *s)
     void nnr_join_low64(const int32_t *levels, uint64_t *patterns, int64_t n, int holes, int zeros, NnrStream *s)
+
+cdef extern from "_tables.h" nogil:
+    int32_t nnr_log2(uint64_t v)
 
 # Level and field of the smallest and the largest integer of the type.
 cdef struct Bounds:
@@ -338,3 +346,130 @@ def look_up(const narrow_t[::1] patterns not None, const int32_t[::1] table not 
             least = min(least, levels[i])
     if least == INT32_MIN:
         raise ValueError("a value is not in the palette")
+
+
+# ------------------------------------------------------------------------------------------------ differences
+cdef inline float_t ranked(float_t pattern) noexcept nogil:
+    """Return the position of a float in the order of all patterns, and vice versa: -0.0 is next to 0.0."""
+    cdef int sign = 8 * sizeof(float_t) - 1
+    return pattern ^ <float_t>((pattern >> sign) * ((<uint32_t>1 << sign) - 1))
+
+
+cdef inline int32_t steps(float_t before, float_t after) noexcept nogil:
+    cdef float_t found = ranked(after) - ranked(before)
+    if float_t is uint16_t:
+        return <int16_t>found
+    else:
+        return <int32_t>found
+
+
+cdef void find_starts(const float_t *patterns, int64_t n, int low, uint32_t mask, int64_t *starts) noexcept nogil:
+    """Find the position of the first item of each key in sorted order."""
+    cdef int64_t i, count, total = 0
+    memset(starts, 0, 256 * sizeof(int64_t))
+    for i in range(n):
+        starts[(patterns[i] >> low) & mask] += 1
+    for i in range(mask + 1):
+        count, starts[i] = starts[i], total
+        total += count
+
+
+cdef check_key(int bits, int low, int width):
+    if not (0 <= width <= 8 and 0 <= low < bits - width):
+        raise ValueError(f"invalid key: {width} bits from bit {low} of {bits}")
+
+
+def subtract_patterns(const float_t[::1] before not None, const float_t[::1] after not None,
+                      int32_t[::1] differences not None, *, int low, int width):
+    cdef int64_t i, key, n = before.shape[0]
+    cdef uint32_t mask = (<uint32_t>1 << width) - 1
+    cdef int64_t[256] starts
+    same_length(after.shape[0], n)
+    same_length(differences.shape[0], n)
+    check_key(8 * sizeof(float_t), low, width)
+    with nogil:
+        if not width or not n:
+            for i in range(n):
+                differences[i] = steps(before[i], after[i])
+        else:
+            find_starts(&before[0], n, low, mask, starts)
+            for i in range(n):
+                key = (before[i] >> low) & mask
+                differences[starts[key]] = steps(before[i], after[i])
+                starts[key] += 1
+
+
+cdef inline float_t moved(float_t pattern, int32_t step) noexcept nogil:
+    return ranked(<float_t>(ranked(pattern) + <float_t>step))
+
+
+def add_patterns(const float_t[::1] before not None, const int32_t[::1] differences not None,
+                 float_t[::1] after not None, *, int low, int width):
+    cdef int64_t i, key, n = before.shape[0]
+    cdef uint32_t mask = (<uint32_t>1 << width) - 1
+    cdef int64_t[256] starts
+    same_length(after.shape[0], n)
+    same_length(differences.shape[0], n)
+    check_key(8 * sizeof(float_t), low, width)
+    with nogil:
+        if not width or not n:
+            for i in range(n):
+                after[i] = moved(before[i], differences[i])
+        else:
+            find_starts(&before[0], n, low, mask, starts)
+            for i in range(n):
+                key = (before[i] >> low) & mask
+                after[i] = moved(before[i], differences[starts[key]])
+                starts[key] += 1
+
+
+# Differences in a portion, whose cost is estimated together.
+cdef enum:
+    PORTION = 256
+
+cdef struct Portion:
+    int64_t size, changes, steps
+
+
+cdef inline int64_t n_log2(int64_t n) noexcept nogil:
+    return n * nnr_log2(n) if n else 0
+
+
+cdef inline int64_t cost_of(Portion *p) noexcept nogil:
+    """Return the cost of a portion, and begin another one."""
+    cdef int64_t cost = n_log2(p.size) - n_log2(p.size - p.changes) - 2 * n_log2(p.changes)
+    if p.changes:
+        cost += p.changes * nnr_log2(p.steps)
+    p.size = p.changes = p.steps = 0
+    return cost
+
+
+cdef inline int64_t add_to(Portion *p, int32_t step) noexcept nogil:
+    p.size += 1
+    p.changes += step != 0
+    p.steps += -<int64_t>step if step < 0 else step
+    return cost_of(p) if p.size == PORTION else 0
+
+
+def costs_of_order(const float_t[::1] before not None, const float_t[::1] after not None, *, int low, int width):
+    cdef int64_t i, start = 0, in_order = 0, by_key = 0, n = before.shape[0]
+    cdef int64_t stride = 7 if n > 1 << 16 else 1
+    cdef uint32_t mask = (<uint32_t>1 << width) - 1
+    cdef int32_t step
+    cdef Portion portion
+    cdef Portion[256] groups
+    same_length(after.shape[0], n)
+    check_key(8 * sizeof(float_t), low, width)
+    memset(&portion, 0, sizeof(portion))
+    memset(groups, 0, sizeof(groups))
+    with nogil:
+        while start < n:
+            for i in range(start, min(start + PORTION, n)):
+                step = steps(before[i], after[i])
+                in_order += add_to(&portion, step)
+                by_key += add_to(&groups[(before[i] >> low) & mask], step)
+            start += stride * PORTION
+        in_order += cost_of(&portion)
+        for i in range(mask + 1):
+            by_key += cost_of(&groups[i])
+    return in_order, by_key

@@ -189,8 +189,8 @@ class LaneJob:
 
     def __init__(self, reader: LevelReader, out: npt.NDArray[Any], step: float = 0) -> None: ...
 
-def has_lanes() -> bool:
-    """Return whether this processor has the instructions for lanes."""
+def lane_engines() -> list[str]:
+    """Return the engines of lanes that this processor can run, fastest first: of "avx512" (AVX-512 VBMI) and "avx2"."""
 
 def fits_lanes(reader: LevelReader) -> bool:
     """Return whether levels of the tensor can be decoded in lanes.
@@ -199,12 +199,20 @@ def fits_lanes(reader: LevelReader) -> bool:
     length of at most 32.
     """
 
-def decode_lanes(jobs: list[LaneJob], few: int = 5) -> tuple[int, int]:
+def decode_lanes(jobs: list[LaneJob], few: int | None = None, engine: str | None = None) -> tuple[int, int]:
     """Decode jobs side by side, see docs/explanation/lanes.md. Lanes begin with the first jobs.
 
-    When fewer than ``few`` jobs are left, scalar code, which is faster then, completes them.
+    Parameters
+    ----------
+    jobs : list of LaneJob
+    few : int
+        When fewer jobs are left, scalar code completes them. The default is the number below which scalar code is
+        faster: 4 for "avx512", 8 for "avx2".
+    engine : str
+        One of :func:`lane_engines`, by default the first.
 
-    Returns the sums over all steps of the active and of all lanes.
+    Returns the sums over all steps of the active and of all lanes. Raises ValueError if the processor cannot run the
+    engine.
     """
 
 class PayloadTracer:
@@ -273,7 +281,7 @@ def measure(
     """Return shift parameter ids for `levels`, and the estimated size of the coded tensor in bits.
 
     The estimate uses about `sample` levels (default 32,768) in pieces of 2,048 that are spread over the tensor. If the
-    tensor is not larger than `sample`, it uses all levels, and the size equals that of PayloadEstimator. With `choose`,
+    tensor is not larger than `sample`, it uses all levels, like PayloadEstimator. With `choose`,
     the ids are chosen for a small size, including the bits of the ids; otherwise the ids of `side` are used. Raises
     EncodeError as PayloadEncoder does, ValueError for a `sample` below 1.
     """

@@ -62,7 +62,7 @@ cdef class TensorSyntax:
             if not n:
                 break
         if not dims or not n:
-            raise ValueError(f"dimensions {dims} are not those of a tensor that can be coded")
+            raise ValueError(f"a tensor with dimensions {dims} cannot be coded")
         if not 0 <= cabac_unary_length_minus1 <= 255 or not 0 <= scan_order <= 4:
             raise ValueError("cabac_unary_length_minus1 or scan_order is out of range")
         if first_edition and general_profile_idc != 0:

@@ -50,8 +50,8 @@ def trellis(
     dq_flag : int
         1: dependent quantization (9.2.3); decoded values are multiples of `step`. 0: uniform quantization (9.2.1).
     rate : float
-        Cost of one bit in squared steps, 0 to 16. Bits are estimated from the levels of earlier blocks. At equal error,
-        0.3 to 0.4 gives the smallest size with dependent quantization, and 0.1 to 0.13 without it.
+        Cost of one bit in squared step sizes, 0 to 16. Bits are estimated from the levels of earlier blocks. At equal
+        error, 0.3 to 0.4 gives the smallest size with dependent quantization, and 0.1 to 0.13 without it.
     cabac_unary_length_minus1 : int
         Syntax element, 0 to 255.
     weights : ndarray of float32 or None
@@ -91,9 +91,9 @@ def survey(x: Real) -> tuple[float, float, float, int, float]:
 def grid(x: Real, bits: int) -> tuple[int, int, float] | None:
     """Return the coarsest grid of multiples that contains all values. `x` has shape (n,).
 
-    Returns the largest `exponent` such that all values are multiples of 2**exponent, the greatest common divisor of the
-    quotients (odd; 0 if all values are 0), and the largest magnitude. Returns None if a value is not finite or is -0.0,
-    or if a quotient has more than `bits` bits.
+    Returns the largest `exponent` such that all values are multiples of 2**exponent; the greatest common divisor of the
+    quotients value / 2**exponent (odd; 0 if all values are 0); and the largest magnitude. Returns None if a value is
+    not finite or is -0.0, or if a quotient has more than `bits` bits.
     """
 
 def power(x: Real) -> float:

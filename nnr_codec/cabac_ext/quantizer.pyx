@@ -60,6 +60,8 @@ cdef extern from "_trellis.h" nogil:
 cdef extern from "_values.h" nogil:
     int nnr_extent32(const float *x, int64_t n, double *low, double *high)
     int nnr_extent64(const double *x, int64_t n, double *low, double *high)
+    float nnr_least32(const float *x, int64_t n, int64_t *nonzero)
+    double nnr_least64(const double *x, int64_t n, int64_t *nonzero)
     ctypedef struct NnrBinary:
         int lowest
         int highest
@@ -182,9 +184,8 @@ def uniform(const real[::1] x not None, double step, int32_t[::1] levels not Non
 
 
 def survey(const real[::1] x not None):
-    cdef int64_t i, n = x.shape[0], nonzero = 0
-    cdef double low, high, total
-    cdef real magnitude, smallest = inf
+    cdef int64_t n = x.shape[0], nonzero
+    cdef double low, high, total, smallest
     cdef int finite
     if not n:
         raise ValueError("no values have no bounds")
@@ -192,13 +193,11 @@ def survey(const real[::1] x not None):
         if real is float:
             finite = nnr_extent32(&x[0], n, &low, &high)
             total = nnr_power32(&x[0], n)
+            smallest = nnr_least32(&x[0], n, &nonzero)
         else:
             finite = nnr_extent64(&x[0], n, &low, &high)
             total = nnr_power64(&x[0], n)
-        for i in range(n):
-            magnitude = x[i] if x[i] >= 0 else -x[i]
-            nonzero += magnitude != 0
-            smallest = magnitude if (magnitude > 0) & (magnitude < smallest) else smallest
+            smallest = nnr_least64(&x[0], n, &nonzero)
     if not finite:
         low = high = NAN
     return low, high, total, nonzero, smallest

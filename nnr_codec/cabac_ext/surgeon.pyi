@@ -55,7 +55,7 @@ def surgeon(
     dq_flag : int
         1: dependent quantization (9.2.3); 0: uniform quantization (9.2.1).
     rate : float
-        Cost of one bit in squared steps times the unit of ``weights * pivots``.
+        Cost of one bit in squared step sizes times the unit of ``weights * pivots``.
     cabac_unary_length_minus1 : int
         Syntax element, 0 to 255.
 

@@ -27,7 +27,7 @@ RESULTS = ("valid", "invalid", "acceptable")
 #: Kinds by which cases are counted: the result, or valid cases from another implementation.
 KINDS = (*RESULTS, "interop")
 #: Extensions of the standard that this library supports, as named in case files.
-EXTENSIONS = ("side-information",)
+EXTENSIONS = ("side-information", "index")
 
 _MAX_FILE = 64 << 20
 _MAX_CASES = 100_000
@@ -117,7 +117,7 @@ class Case:
     file : Path
         Path of the case file.
     streams : tuple of Stream
-        The bitstream, preceded by those that must be decoded first.
+        The bitstream, preceded by the bitstreams that must be decoded first.
     error : (str, int or None) or None
         For an invalid case, the class in errors.py and the number of the unit (None: the whole bitstream).
     limits : Limits
@@ -249,7 +249,7 @@ def _texts(facts: Any, name: str) -> tuple[str, ...]:
 
 def _numbers(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
-        raise FormatError("dimensions must be a list of integers")
+        raise FormatError(f"dimensions must be a list of integers of at least 0, got {str(value)[:80]!r}")
     return tuple(value)
 
 
@@ -309,5 +309,5 @@ def _error(facts: Any) -> tuple[type[NnrError], int | None]:
 def _limits(facts: Mapping[str, Any]) -> Limits:
     given = {name: _field(facts, name, int) for name in facts if name != "preset"}
     if not given.keys() <= set(Limits.names()) or facts.get("preset", "strict") != "strict":
-        raise FormatError(f"limits are {', '.join(facts)}, not names of Limits and preset strict")
+        raise FormatError(f"limits must be names of Limits, and preset must be strict, got {', '.join(facts)}")
     return replace(Limits.strict() if "preset" in facts else Limits(), **given)

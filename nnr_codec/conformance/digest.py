@@ -15,6 +15,7 @@ import hashlib
 import json
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -105,7 +106,7 @@ class TensorDigest:
         except (TypeError, KeyError, AttributeError, UnicodeEncodeError) as error:
             raise FormatError(f"expected an object with name, dtype, shape and sha256: {error}") from None
         if not texts or not sizes or not known or not re.fullmatch("[0-9a-f]{64}", read.sha256):
-            raise FormatError("name, dtype, shape or sha256 of a tensor has the wrong type")
+            raise FormatError("name, dtype, shape or sha256 of a tensor is invalid")
         return read
 
 
@@ -138,8 +139,9 @@ def read_manifest(text: str | bytes) -> list[TensorDigest]:
     if not isinstance(listed, list):
         raise FormatError("not a manifest: it has no list of tensors")
     entries = [TensorDigest.read(entry) for entry in listed]
-    if len({entry.name for entry in entries}) < len(entries):
-        raise FormatError("the manifest lists a tensor twice")
+    names = Counter(entry.name for entry in entries)
+    if len(names) < len(entries):
+        raise FormatError(f"the manifest lists tensor {names.most_common(1)[0][0][:80]!a} twice")
     if parsed.get("model_sha256") != model_digest(entries):
         raise FormatError("model_sha256 of the manifest is not the digest of its tensors")
     return entries

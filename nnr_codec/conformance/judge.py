@@ -62,11 +62,11 @@ class Verdict(NamedTuple):
 
 
 class RefusedError(Exception):
-    """A command rejected a bitstream by its exit code."""
+    """Rejection of a bitstream by a command, shown by its exit code."""
 
 
 class EndedError(Exception):
-    """The verdict is known before any comparison."""
+    """End of a case whose verdict is known before any comparison."""
 
     def __init__(self, outcome: Outcome, detail: str) -> None:
         super().__init__(detail)
@@ -108,17 +108,17 @@ def judge(case: Case, decoder: Decoder, *, lenient: bool = False) -> Verdict:
     except MemoryError:
         return Verdict(Outcome.OOM)
     except OSError as error:
-        return Verdict(Outcome.OOM if error.errno == errno.ENOMEM else Outcome.ERROR, _told(error))
+        return Verdict(Outcome.OOM if error.errno == errno.ENOMEM else Outcome.ERROR, _text(error))
     except MissingDependencyError as error:
         return Verdict(Outcome.SKIP, str(error))
     except (NnrError, RefusedError) as error:
         if isinstance(error.__context__, MemoryError):  # the decoder reports it as an exceeded limit
             return Verdict(Outcome.OOM, str(error))
         if before and isinstance(error, NnrError):
-            return Verdict(Outcome.ERROR, f"before the last bitstream: {_told(error)}")
+            return Verdict(Outcome.ERROR, f"before the last bitstream: {_text(error)}")
         return _refused(case, error, lenient)
     except Exception as error:  # the test must detect any exception of the decoder
-        return Verdict(Outcome.ERROR, _told(error))
+        return Verdict(Outcome.ERROR, _text(error))
     if case.result == "invalid":
         return Verdict(Outcome.XPASS, f"decoded, but it is invalid{_broken(case)}")
     return Verdict(Outcome.PASS)
@@ -128,21 +128,21 @@ def _broken(case: Case) -> str:
     return f" ({', '.join(case.requirements)})" if case.requirements else ""
 
 
-def _told(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}: {error}"
 
 
 def _refused(case: Case, error: NnrError | RefusedError, lenient: bool) -> Verdict:
     if case.error is None:
-        return Verdict(Outcome.ERROR if case.result == "valid" else Outcome.PASS, f"refused: {_told(error)}")
+        return Verdict(Outcome.ERROR if case.result == "valid" else Outcome.PASS, f"rejected: {_text(error)}")
     cls, unit = case.error
     if isinstance(error, NnrError) and not lenient:
         if not isinstance(error, cls):
-            return Verdict(Outcome.FAIL, f"refused with {_told(error)}; {cls.__name__} is expected{_broken(case)}")
+            return Verdict(Outcome.FAIL, f"rejected with {_text(error)}; {cls.__name__} is expected{_broken(case)}")
         if (error.unit.number if isinstance(error.unit, UnitLabel) else None) != unit:
             place = "the bitstream as a whole" if unit is None else f"unit {unit}"
-            return Verdict(Outcome.FAIL, f"refused, but not for {place}{_broken(case)}: {_told(error)}")
-    return Verdict(Outcome.PASS, f"refused: {_told(error)}")
+            return Verdict(Outcome.FAIL, f"rejected, but not for {place}{_broken(case)}: {_text(error)}")
+    return Verdict(Outcome.PASS, f"rejected: {_text(error)}")
 
 
 def _wrong(decoded: Decoded) -> str:
@@ -171,7 +171,7 @@ def _where(stream: Stream, expected: tuple[TensorDigest, ...], name: str, tensor
     try:
         values = stream.values(entry)
     except Exception as error:  # a fault of the case; the digest is decisive
-        return f"; the expected values cannot be read: {_told(error)}"
+        return f"; the expected values cannot be read: {_text(error)}"
     found = None if values is None else compare_tensors(values, tensors[name])
     if found is None:
         return ""
@@ -254,7 +254,7 @@ class Command:
             try:
                 tensors = _outputs(Path(folder))
             except NnrError as error:  # the exit code claims success
-                raise EndedError(Outcome.ERROR, f"unreadable output: {_told(error)}") from None
+                raise EndedError(Outcome.ERROR, f"unreadable output: {_text(error)}") from None
         if case.error and case.error[0] is LimitError:
             raise EndedError(Outcome.PASS, "decoded; a decoder may have other limits")
         types = {tensor.name: STORED_TYPES[tensor.dtype] for tensor in (*(last.raw or ()), *(last.tensors or ()))}

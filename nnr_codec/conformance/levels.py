@@ -58,5 +58,5 @@ def first_difference(expected: tuple[LevelDigest, ...], found: tuple[LevelDigest
         if got.sha256 != want.sha256:
             return f"{place} has other values"
         if got.unit != want.unit:
-            return f"{place} is of unit {got.unit}"
+            return f"{place} is in unit {got.unit}"
     return ""

@@ -97,7 +97,7 @@ class ReportBuilder:
         self.limits = limits
         self.report = Report()
         self.lost: set[int] = set()
-        self._told: set[tuple[str, int | str]] = set()  # requirements with unit or message
+        self._reported: set[tuple[str, int | str]] = set()  # requirements with unit or message
         self._bits: tuple[SeenUnit | None, dict[str, int]] = (None, {})  # bit positions of the elements of one unit
 
     def add(self, rule: Requirement, findings: Iterator[Finding], seen: SeenUnit | None) -> None:
@@ -125,7 +125,7 @@ class ReportBuilder:
             seen.refused = True
             bit = self._bit(seen, element) if element and bit < 0 else bit
         message = error.text("" if error.clause == rule.clause else error.clause)
-        if (rule.id, message if index is None else index) in self._told:
+        if (rule.id, message if index is None else index) in self._reported:
             return
         found = Violation(rule.id, rule.clause, message, index, label, element, bit)
         if any(rule.id in FOLLOWS.get(kind, ()) for kind in self.lost):
@@ -134,7 +134,7 @@ class ReportBuilder:
             self._tell(rule, found)
 
     def _tell(self, rule: Requirement, found: Violation) -> None:
-        self._told.add((rule.id, found.message if found.unit is None else found.unit))
+        self._reported.add((rule.id, found.message if found.unit is None else found.unit))
         (self.report.warnings if rule.severity == "should" else self.report.violations).append(found)
 
     def _bit(self, seen: SeenUnit, element: str) -> int:

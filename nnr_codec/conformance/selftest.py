@@ -40,7 +40,7 @@ class SelfTest:
 
     def __str__(self) -> str:
         wrong = [f"{result.outcome} {result.case.id}: {result.detail}" for result in self.results if not result.is_fine]
-        how = "in lanes" if LANES else "without lanes"
+        how = f"in lanes ({LANES[0]})" if LANES else "without lanes"
         return "\n".join([*wrong, f"{summary(self.results)}, {self.seconds:.1f} s, decoding {how}"])
 
 
@@ -54,7 +54,8 @@ def unpack(folder: Path) -> None:
 def selftest() -> SelfTest:
     """Decode the vectors of the core set in this process and compare the results with the expected ones.
 
-    It takes well under a second. ``nnr conformance`` runs any vectors, with limits on time and memory.
+    It takes about 0.2 s (docs/reference/conformance.md). ``nnr conformance`` runs any vectors, with limits on time and
+    memory.
 
     Returns
     -------

@@ -87,6 +87,7 @@ class BitstreamVerifier:
     def lose(self, kind: int) -> None:
         """Record an unreadable unit of this type (-1: unknown type)."""
         self.findings.lost.add(kind)
+        self.checked.complete = False
         self.gaps |= kind == NNR_NDU
         if not self.started:
             self.findings.lost.add(NNR_STR)

@@ -19,6 +19,7 @@ from ..model import Topology
 from ..rules import Requirement
 from ..syntax import BitReader, Reader, Session
 from ..syntax.structures import NnrUnitSize
+from ..urls import is_url
 from .report import Report, ReportBuilder
 from .requirements import AggregateMember, Finding, History, SeenUnit
 from .verifier import BitstreamVerifier
@@ -98,6 +99,8 @@ class _Verifier:
     def run(self, data: Bitstream) -> Report:
         """Check all units, and the bitstreams that they form."""
         source, report = open_source(data, self.limits), self.findings.report
+        if is_url(data):  # whose size is only the word of a server
+            self.limits.check("max_total_bytes", source.size, "bytes of the file")
         view, position = source.view(0, source.size), 0
         while position < len(view):
             position = self.unit(view, position)

@@ -7,14 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
+from ..bitstream.attachments import Attachments
 from ..bitstream.payload import SCANNED, PayloadPart, codebook_array, parts
 from ..bitstream.source import Span
 from ..bitstream.summary import side_information
+from ..bitstream.topology_units import read_side_information
+from ..bitstream.unit_index import has_index, read_index
 from ..bitstream.units import MAX_PATTERNS, Unit, UnitReader
 from ..constants import (
     NNR_AGG,
     NNR_CPT_DC,
-    NNR_DFL,
     NNR_MPS,
     NNR_NDU,
     NNR_PT_BLOCK,
@@ -57,7 +59,7 @@ from .parents import node_key
 from .pruning import Pruning
 from .restore import UPDATE, Restoration, Restorer
 from .task import NduTask, data_format
-from .texts import DeclaredShapes, Texts, inflate
+from .texts import DeclaredShapes, Texts
 from .topology import TopologyInfo
 
 
@@ -105,6 +107,8 @@ class BitstreamParser:
         Information on each tensor of the units so far.
     restoration : Restoration
         Mapping of these tensors to model tensors, from side information.
+    attachments : Attachments
+        Other files of the model.
     pruning : Pruning
         Pruning information and its effect on the tensors.
     ignored : list of str
@@ -131,6 +135,7 @@ class BitstreamParser:
         self.restoration = Restoration(SideInfo(), dtype, self.limits)
         self._record = ""  # label of the unit with side information
         self._unread = ""  # reason why the record is not understood
+        self.attachments = Attachments(self.budget)
         self.pruning = Pruning()
         self.ignored: list[str] = []
         self.stop: int | None = None  # offset of a following bitstream, where reading ended
@@ -222,7 +227,7 @@ class BitstreamParser:
         if kind == NNR_STR:
             if self.started:
                 raise ElementError(
-                    "a second NNR_STR where one bitstream is expected",
+                    "a second NNR_STR follows, but one bitstream is expected",
                     option="allow_trailing",
                     hint="use allow_trailing if another bitstream may follow",
                     clause="7.1",
@@ -240,7 +245,7 @@ class BitstreamParser:
             )
         elif kind == NNR_MPS and self.reader.session.has_mps:
             raise ElementError(
-                "a second NNR_MPS; a bitstream has only one",
+                "a second NNR_MPS follows; a bitstream has only one",
                 clause="6.2.3",
                 unit=unit.label(),
                 rule=Requirement.SINGLE_MPS,
@@ -273,7 +278,7 @@ class BitstreamParser:
                 self.names.difference_update(self.reader.session.names(unit.ndu))
 
     def finish(self) -> None:
-        """Raise ElementError if a group is incomplete at the end of the bitstream."""
+        """Raise ElementError if the bitstream has no unit or no NNR_MPS, or ends in an incomplete group."""
         if not self.started:
             raise ElementError("the bitstream has no units", clause="6.2.3", rule=Requirement.START_UNIT)
         if not self.reader.session.has_mps:
@@ -282,7 +287,7 @@ class BitstreamParser:
             )
         if self._partial:
             raise ElementError(
-                f"the last {self._partial.counter - 1} parts of a tensor are missing",
+                f"parts of a tensor are missing at the end of the bitstream: {self._partial.counter - 1}",
                 clause="6.4.3.1",
                 rule=Requirement.PARTIAL_SEQUENCE,
             )
@@ -334,32 +339,29 @@ class BitstreamParser:
             self.pruning.add(payload.pruning, self.reader.session)
         elif side_information(unit):
             self._side_info(unit, header, payload.topology_data)
-        elif header.topology_storage_format > NNR_TPL_REFLIST:
+        elif has_index(unit):
+            self.reader.use_index(read_index(unit, self.limits))
+        elif header.topology_storage_format > NNR_TPL_REFLIST and not self.attachments.take(unit):
             self.ignored.append(f"unit {unit.index} (topology_storage_format {header.topology_storage_format})")
         self._texts.add_topology(header, payload)
 
     def _side_info(self, unit: Unit, header: NnrTopologyUnitHeader, data: bytes) -> None:
         """Parse a side-information record; an unknown version is reported later."""
         if self._record:
-            raise ElementError("a second record of side information", rule=Requirement.SIDE_INFORMATION)
+            raise ElementError(
+                "the bitstream has a second record of side information", rule=Requirement.SIDE_INFORMATION
+            )
         if self.names or self._partial:
             raise ElementError(
                 "side information follows tensors that it may apply to", rule=Requirement.SIDE_INFORMATION
             )
         self._record = unit.label()
-        if header.topology_compression_format == NNR_DFL:
-            data = inflate(data, self.budget, "max_side_info_bytes", "bytes of side information")
-        elif data.endswith(b"\0"):
-            data = data[:-1]
-        else:
-            raise ElementError("uncompressed side information ends with a zero byte", rule=Requirement.SIDE_INFORMATION)
         try:
-            side = SideInfo.parse(data, self.reader.budget)
+            side = read_side_information(header, data, self.reader.budget)
         except UnsupportedError as error:  # the tensors of the units can still be listed
             self._unread = error.message
             self.ignored.append(f"unit {unit.index} ({error})")
             return
-        assert side is not None
         self.restoration = Restoration(side, self.restoration.dtype, self.limits, unit.label())
 
     def _quantization_data(self, unit: Unit) -> None:
@@ -372,7 +374,7 @@ class BitstreamParser:
     # ------------------------------------------------------------------------------------------ compressed data units
     def _ndu(self, unit: Unit) -> tuple[Group, ...]:
         if not self.reader.session.has_mps:
-            raise ElementError("an NNR_NDU before the NNR_MPS", clause="6.2.3", rule=Requirement.MPS_FIRST)
+            raise ElementError("an NNR_NDU is before the NNR_MPS", clause="6.2.3", rule=Requirement.MPS_FIRST)
         if unit.repeated_id is not None and unit.pattern in self._checked and not (self._g or self._partial):
             return (self._repeated(unit, unit.repeated_id, self._checked[unit.pattern]),)
         joined = self._joined(unit)
@@ -396,7 +398,7 @@ class BitstreamParser:
         group = Group(tasks, describe(tasks), self.limits)
         for info in group.infos:
             self._add_info(info)
-        if unit.pattern and not node_key(task.header):
+        if unit.pattern:
             if len(self._checked) == MAX_PATTERNS:
                 self._checked.clear()
             known = task.header, task.session, task.data_format, task.parts[0].dims, group.infos[0]
@@ -433,8 +435,8 @@ class BitstreamParser:
         partial = self._partial
         if counter != partial.counter - 1 or unit.ndu != partial.header:
             raise ElementError(
-                f"partial_data_counter is {counter}, or another tensor's: part {partial.counter - 1} of "
-                f"{self.reader.session.names(partial.header)[0]!r} is expected",
+                f"expected part {partial.counter - 1} of {self.reader.session.names(partial.header)[0]!r}; the unit "
+                f"has partial_data_counter {counter}, or belongs to another tensor",
                 clause="6.4.3.1",
                 rule=Requirement.PARTIAL_SEQUENCE,
             )
@@ -464,7 +466,7 @@ class BitstreamParser:
             )
         if min(dims, default=0) < 1 and not (dims == [] and kind == NNR_PT_RAW_FLOAT):
             raise ElementError(
-                f"tensor_dimensions {dims} are those of an empty tensor",
+                f"tensor_dimensions {dims} describe an empty tensor",
                 clause="7.3",
                 unit=unit.label(names),
                 rule=Requirement.TENSOR_DIMENSIONS,

@@ -134,15 +134,15 @@ class Group(NamedTuple):
             some = UnitDecoder(task, first_edition=first_edition, keep_levels=False).rows(start, stop)
             if some is not None:
                 return some
-        references = self.references(UpdateState())
+        references = self.references(None)
         whole = GroupDecoder(self, references, first_edition=first_edition).run()[0][name]
         return np.take(whole, np.arange(start, stop), axis=axis)
 
-    def references(self, state: UpdateState) -> References:
-        """Return the reference of each unit. Raise MissingReferenceError if a required earlier update is missing."""
+    def references(self, state: UpdateState | None) -> References:
+        """Return the reference of each unit; see :func:`refer`."""
         return [self._reference(task, state) for task in self.tasks]
 
-    def _reference(self, task: NduTask, state: UpdateState) -> Reference | None:
+    def _reference(self, task: NduTask, state: UpdateState | None) -> Reference | None:
         residual = bool(task.session.nnr_pre_flag and _is_predictable(task))
         try:
             return refer(task.header, task.names[0], residual, state)
@@ -188,22 +188,19 @@ class GroupDecoder:
         self._memory: dict[Key, _Memory] = {}
         self.units: list[UnitDecoder] = []
         for task, reference in zip(group.tasks, references, strict=True):
-            is_update = bool(task.header.parent_node_id_present_flag)
-            co_loc: Arrays = ()
-            any_sig: Arrays = ()
-            if reference:
-                memory = self._memory.setdefault(reference.key, _Memory(reference))
-                own = memory.own(task)
-                co_loc = reference.co_loc.levels[own] if reference.co_loc else ()
-                any_sig = reference.history.any_sig[own] if reference.history else ()
+            if not reference:
+                self.units.append(UnitDecoder(task, first_edition=first_edition, keep_levels=keep_levels))
+                continue
+            memory = self._memory.setdefault(reference.key, _Memory(reference))
+            own = memory.own(task)
             with located(task):
                 self.units.append(
                     UnitDecoder(
                         task,
                         first_edition=first_edition,
-                        co_loc=co_loc,
-                        any_sig=any_sig,
-                        keep_levels=keep_levels or bool(reference and is_update),
+                        co_loc=reference.co_loc.levels[own] if reference.co_loc else (),
+                        any_sig=reference.history.any_sig[own] if reference.history else (),
+                        keep_levels=keep_levels or bool(task.header.parent_node_id_present_flag),
                     )
                 )
 

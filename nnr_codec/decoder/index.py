@@ -15,20 +15,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import formats
+from ..bitstream.attachments import Attachments
 from ..bitstream.performance import Performance, PerformanceMaps, maps_for
+from ..bitstream.source import Span
 from ..bitstream.units import UnitReader
+from ..errors import UnsupportedError
 from ..limits import Budget, Limits
 from ..model import Array, Model, Topology
+from ..sideinfo.record import SideInfo
 from ..syntax import Session
+from ..urls import public
 from .decode import BitstreamParser
 from .deferred import Access, DeferredTensors, UnitTensor
+from .extraction import extracted
 from .group import Group, is_first_edition
 from .info import TensorInfo
 from .lineage import Hash, Lineage, base_model_id, token
 from .parents import node_key
-from .restore import Restorer
+from .restore import UPDATE, Restorer
 from .schedule import Stored, decode_groups
 from .state import Device, UpdateState
+from .topology import PLAIN
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -67,7 +74,9 @@ def _buffers(out: Mapping[str, Any], infos: Mapping[str, TensorInfo]) -> dict[st
         info = infos[name]
         if (array.dtype, array.shape) != (info.dtype, info.shape):
             hint = "; dtype= casts floats" if info.dtype != array.dtype else ""
-            raise ValueError(f"out[{name!r}] is {array.dtype} {array.shape}, the tensor {info.type} {info.shape}{hint}")
+            raise ValueError(
+                f"out[{name!r}] is {array.dtype} {array.shape}; the tensor is {info.type} {info.shape}{hint}"
+            )
         if not array.flags.carray:
             raise ValueError(f"out[{name!r}] must be writable, C-contiguous and aligned")
         found[name] = array
@@ -130,7 +139,7 @@ class NnrFile(Mapping[str, Array]):
 
     def __repr__(self) -> str:
         data = self._arguments[0]
-        of = f" {os.fspath(data)!r}" if isinstance(data, str | os.PathLike) else ""
+        of = f" {public(str(os.fspath(data)))!r}" if isinstance(data, str | os.PathLike) else ""
         return f"<NnrFile{of}: {len(self.info):,} tensors, {self.nbytes:,} bytes>"
 
     def __reduce__(self) -> tuple[type[NnrFile], tuple[object, ...]]:
@@ -143,6 +152,11 @@ class NnrFile(Mapping[str, Array]):
     def ignored(self) -> list[str]:
         """Units of reserved and unspecified types and formats, which decoders skip, by number."""
         return self._parser.ignored
+
+    @property
+    def attachments(self) -> Attachments:
+        """Other files of the model by relative path, such as ``config.json``; read and inflated on access."""
+        return self._parser.attachments
 
     @property
     def performance(self) -> Performance:
@@ -182,8 +196,24 @@ class NnrFile(Mapping[str, Array]):
     def performance_of(self, name: str) -> PerformanceMaps:
         """Return the performance maps for operations on the layer of one tensor (6.4.4.4)."""
         self._open()
+        return maps_for(self._session_of(name), layer=True)
+
+    def performance_of_layers(self) -> dict[PerformanceMaps, list[str]]:
+        """Return the performance maps for operations on layers, each with the names of its tensors (6.4.4.4)."""
+        self._open()
+        layers: dict[PerformanceMaps, list[str]] = {}
+        of_parameters: dict[int, list[str]] = {}  # maps are large, so each parameter set is read only once
+        for name in self.info:
+            session = self._session_of(name)
+            if id(session.lps) not in of_parameters:
+                of_parameters[id(session.lps)] = layers.setdefault(maps_for(session, layer=True), [])
+            of_parameters[id(session.lps)].append(name)
+        return layers
+
+    def _session_of(self, name: str) -> Session:
+        """Return the state of the bitstream at the first unit of a tensor."""
         parts = self._restoration.parts(self.info[name].name)
-        return maps_for(self._group_of[parts[0]].first.session if parts else self._reader.session, layer=True)
+        return self._group_of[parts[0]].first.session if parts else self._reader.session
 
     @property
     def topology(self) -> Topology | None:
@@ -231,7 +261,7 @@ class NnrFile(Mapping[str, Array]):
         Also raises MissingReferenceError unless the bitstream follows the last bitstream of its sender in ``state``.
         """
         if raw and out is not None:
-            raise ValueError("raw and out cannot be combined")
+            raise ValueError("raw and out cannot be combined; choose one")
         lineage = self.lineage if state is not None and names is None else None
         if state is not None and lineage:
             state.expect(lineage)
@@ -252,7 +282,7 @@ class NnrFile(Mapping[str, Array]):
             groups,
             budget,
             first_edition=self._reading(),
-            state=UpdateState() if state is None else state,
+            state=state,
             raw=raw,
             deliver=partial(self._deliver, restorer, buffers) if restorer and not plain else None,
             note=note,
@@ -273,6 +303,56 @@ class NnrFile(Mapping[str, Array]):
             self.warn()
         return model
 
+    def extract(self, names: Iterable[str]) -> bytes:
+        """Return a bitstream with some tensors of the model, without decoding them.
+
+        It decodes to the result of ``decode(names=names)``. Units are copied without their aggregates. A unit that
+        contains several tensors is copied as a whole, and so are the targets of tied tensors. The topology and metadata
+        are omitted.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names of the tensors, at least one.
+
+        Raises
+        ------
+        KeyError
+            There is no tensor of this name.
+        UnsupportedError
+            The tensors cannot be decoded without the rest: the bitstream is an update, has pruning masks, or the
+            topology determines the shape or the values of a tensor.
+        """
+        chosen = set(names)
+        if not chosen:
+            raise ValueError("names is empty; give at least one tensor")
+        self._parser.check_understood()
+        if self.is_update or UPDATE in self.side.metadata or self._parser.pruning.has_masks:
+            why = "masks of pruning information" if self._parser.pruning.has_masks else "an update"
+            raise UnsupportedError(f"tensors cannot be extracted from a bitstream with {why}")
+        chosen |= {self.info[name].same_as for name in chosen} - {""}
+        groups = self._groups_of(chosen)
+        units = {info.name for group in groups for info in group.infos}
+        own = {name: () if info.same_as else self._restoration.parts(name) for name, info in self.info.items()}
+        names = [name for name, parts in own.items() if name in chosen or (parts and units.issuperset(parts))]
+        records = {
+            name: record if record.index is None else replace(record, index=place)
+            for place, name in enumerate(names)
+            if (record := self.side.tensors.get(name))
+        }
+        mps, side = self._reader.session.mps, SideInfo(records, "" if self.topology else self.side.format)
+        assert mps is not None
+        data = extracted(groups, side, mps, self._parser.profile)
+        tasks = [task for group in groups for task in group.tasks]
+        fixed = {name for task in tasks if task.outputs not in (None, PLAIN) for name in task.names}  # by the topology
+        with NnrFile(data, self._reader.limits, dtype=self._restoration.dtype) as alone:
+            for name in dict.fromkeys([*names, *alone.info]):
+                here, there = self.info.get(name), alone.info.get(name)
+                is_same = here and there and (here.shape, here.type) == (there.shape, there.type)
+                if not is_same or name in fixed or alone._reading() != self._reading():
+                    raise UnsupportedError(f"tensor {name!r} cannot be decoded without the rest of the bitstream")
+        return data
+
     def warn(self) -> None:
         """Issue the warnings about the model, each once for this file, when the first result is complete.
 
@@ -289,6 +369,7 @@ class NnrFile(Mapping[str, Array]):
         """Update a digest with all bytes of the bitstream."""
         source = self._reader.source
         stop = source.size if self._parser.stop is None else self._parser.stop
+        source.expect([(0, stop)])
         for start in range(0, stop, _CHUNK):
             digest.update(source.view(start, min(start + _CHUNK, stop)))
         return digest
@@ -344,6 +425,7 @@ class NnrFile(Mapping[str, Array]):
             self._parser.check_complete()
         groups = self._open()
         if names is None:
+            self._expect(groups)
             return None, groups
         names = set(names)
         return names, self._groups_of(names)
@@ -357,7 +439,7 @@ class NnrFile(Mapping[str, Array]):
 
     def _model(self, tensors: Mapping[str, Array], names: set[str] | None) -> Model:
         """Return the model of these tensors."""
-        dimensions = self._parser.pruning.dimensions
+        dimensions, is_whole = self._parser.pruning.dimensions, names is None or len(names) == len(self.info)
         return Model(
             tensors,
             self._topology_for(names),
@@ -365,6 +447,8 @@ class NnrFile(Mapping[str, Array]):
             pruned=[name for name in tensors if (self.info[name].same_as or name) in dimensions],
             format=self.side.format or self._parser.apart,
             aliases={name: same for name in tensors if (same := self.info[name].same_as) and same in tensors},
+            attachments=self.attachments if is_whole else {},
+            file_name=self.attachments.file_name if is_whole else "",
         )
 
     def __getitem__(self, name: str) -> Array:
@@ -425,7 +509,7 @@ class NnrFile(Mapping[str, Array]):
     def _in_buffers(
         self, tensors: Iterable[tuple[str, Array]], buffers: Mapping[str, Array]
     ) -> list[tuple[str, Array]]:
-        """Return tensors, in their buffers if they have any; copy those that were not decoded there."""
+        """Return tensors, in their buffers if they have any; copy tensors that were not decoded there."""
         found = []
         for name, tensor in tensors:
             buffer = buffers.get(name)
@@ -457,7 +541,14 @@ class NnrFile(Mapping[str, Array]):
         self._open()
         parts = (part for name in names for part in self._restoration.parts(self.info[name].name))
         chosen = {id(group): group for group in map(self._group_of.__getitem__, parts)}
-        return sorted(chosen.values(), key=lambda group: group.first.unit.index)
+        groups = sorted(chosen.values(), key=lambda group: group.first.unit.index)
+        self._expect(groups)
+        return groups
+
+    def _expect(self, groups: Iterable[Group]) -> None:
+        """Announce the payloads of these groups to a source that reads remote files."""
+        spans = (span for group in groups for task in group.tasks for span in task.spans if isinstance(span, Span))
+        self._reader.source.expect((span.start, span.stop) for span in spans)
 
     def _open(self) -> list[Group]:
         if self._groups is None:

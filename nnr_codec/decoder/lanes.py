@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .schedule import GroupTask
 
 #: Smallest size, in bytes, of a tensor whose levels take much longer than its headers.
-LEAST = 1 << 14
+LEAST = 1 << 12
 #: Smallest number of levels in the jobs of one thread, and of jobs.
 SHARE, JOBS = 1 << 20, 32
 
@@ -61,6 +61,7 @@ class BatchDecoder:
         self._tasks = tasks
         self._decoders: dict[int, GroupDecoder | NnrError] = {}
         self._begun: set[int] = set()
+        self._failed: dict[int, dict[int, NnrError]] = {}  # errors of pieces by their index, by task
 
     def jobs(self) -> list[LaneJob]:
         """Begin with the large tensors, and return the jobs for lanes, largest first."""
@@ -88,14 +89,14 @@ class BatchDecoder:
         for number, decoder in self._decoders.items():
             if isinstance(decoder, GroupDecoder) and not any(unit.in_lanes for unit in decoder.units):
                 self._begun.add(number)
-                pieces += [partial(self._attempt, number, piece) for piece in decoder.pieces()]
+                pieces += [partial(self._attempt, number, k, piece) for k, piece in enumerate(decoder.pieces())]
         return pieces or [lambda: None]  # the pool would not call finish() without a piece
 
-    def _attempt(self, number: int, piece: Callable[[], object]) -> None:
+    def _attempt(self, number: int, k: int, piece: Callable[[], object]) -> None:
         try:
             piece()
         except NnrError as error:
-            self._decoders[number] = error
+            self._failed.setdefault(number, {})[k] = error
 
     def finish(self) -> Iterable[Result]:
         """Return the results after all pieces have been called."""
@@ -117,6 +118,8 @@ class BatchDecoder:
             return task()
         if isinstance(decoder, NnrError):
             raise decoder
+        if failed := self._failed.get(number):
+            raise failed[min(failed)]
         return decoder.finish() if number in self._begun else decoder.run()
 
 

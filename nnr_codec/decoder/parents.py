@@ -47,7 +47,9 @@ def node_key(header: NnrCompressedDataUnitHeader) -> tuple[int, int] | None:
     return (header.device_id if "device_id" in header else header.parent_device_id), header.parameter_id
 
 
-def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state: UpdateState) -> Reference | None:
+def refer(
+    header: NnrCompressedDataUnitHeader, name: str, residual: bool, state: UpdateState | None
+) -> Reference | None:
     """Return the references of a unit to earlier bitstreams; None if no later unit can refer to it.
 
     An update of put_node_depth 1 refers to a base model, which may be unknown (errata N8). A parent outside any
@@ -61,7 +63,8 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
         First topology element of the unit.
     residual : bool
         Whether the unit is coded predictively (9.2.4).
-    state : UpdateState
+    state : UpdateState or None
+        None if there are no other updates.
 
     Raises
     ------
@@ -73,7 +76,8 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
     key: Key = ids or (None, name)
     if not header.parent_node_id_present_flag:
         depth = header.put_node_depth if ids else 0
-        return Reference(key, depth, name) if ids or state.keep_digests else None
+        return Reference(key, depth, name) if state is not None and (ids or state.keep_digests) else None
+    state = UpdateState() if state is None else state
     external = header.parent_node_id_type == ICNN_NDU_EXT
     used: tuple[Device, ...] = ()
     if ids:
@@ -105,7 +109,7 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
     co_loc = own if own and 0 < own.put_node_depth == depth - 1 else None
     if header.temporal_context_modeling_flag and depth > 1 and not co_loc:
         raise MissingReferenceError(
-            f"{name!r} has temporal contexts of update {depth - 1} of {_told(key)}, but {_known(own)}",
+            f"{name!r} has temporal contexts of update {depth - 1} of {_text(key)}, but {_known(own)}",
             clause="10.3.4.2.2",
             rule=Requirement.REQUIRED_INFORMATION,
         )
@@ -172,7 +176,7 @@ def _find(
     found = [(key, node) for key, node in state.find(digest) if node.name == name]
     if len(found) > 1 and any(node.any_sig or node.updates for _, node in found):
         raise MissingReferenceError(
-            f"{name!r} has a parent of {element} {digest.hex()}, which {len(found)} devices have",
+            f"{name!r} has a parent with {element} {digest.hex()}, which is ambiguous: {len(found)} devices have it",
             clause="6.4.3.7",
             rule=Requirement.REQUIRED_INFORMATION,
         )
@@ -208,5 +212,5 @@ def _known(node: UpdateNode | None) -> str:
     return f"the last known one has depth {node.put_node_depth}" if node else "none is known"
 
 
-def _told(key: Key) -> str:
+def _text(key: Key) -> str:
     return f"{key[1]!r}" if key[0] is None else f"device_id {key[0]}, parameter_id {key[1]}"

@@ -80,8 +80,10 @@ class Restoration:
         return type_ if self.dtype == "source" or STORED_TYPES[type_].kind != "f" else self.dtype
 
     def cast(self, info: TensorInfo) -> tuple[Cast | None, np.dtype[Any] | None]:
-        """Return function and dtype to cast a unit tensor while it is decoded; None unless only this cast to a narrower
-        type makes the model tensor."""
+        """Return function and dtype to cast a unit tensor while it is decoded.
+
+        Both are None unless restoring the model tensor requires only this cast, to a narrower type.
+        """
         record = self.side.tensors.get(self.owners.get(info.name, info.name))
         if STORED_TYPES[info.type].kind != "f" or (record and (record.code or record.repeats)):
             return None, None
@@ -204,7 +206,8 @@ def _check_unit(record: TensorRecord, info: TensorInfo) -> None:
     elif record.code:
         wanted, fits = "int32 of NNR_PT_INT", info.payload_type == NNR_PT_INT and info.type == "int32"
     else:
-        wanted, fits = f"what {record.type} is cast from", is_float == (record.stored.kind == "f")
+        floats = record.stored.kind == "f"
+        wanted, fits = "of float type" if floats else "of integer type", is_float == floats
     if not fits or info.parameters != count:
         raise ElementError(
             f"the unit of {info.name!r} has {info.parameters:,} {info.type}; "
@@ -302,7 +305,7 @@ class Restorer:
 
     def _from_displacement(self, unit: Any, shape: tuple[int, ...], corner: int) -> Array:
         """Return the tensor for a displacement in a unit."""
-        rows, size = shape[0], self._budget.tensor(shape, 8, "tensor made of its displacement")
+        rows, size = shape[0], self._budget.tensor(shape, 8, "tensor computed from its displacement")
         self._budget.charge("max_decomp_elements", size + rows * TERM_OVERHEAD, "additions to displacements")
         with np.errstate(over="ignore", invalid="ignore"):  # overflow is rejected below
             found = from_displacement(unit.reshape(rows, -1), corner)

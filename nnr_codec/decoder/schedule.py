@@ -39,7 +39,7 @@ def decode_groups(
     budget: Budget,
     *,
     first_edition: bool,
-    state: UpdateState,
+    state: UpdateState | None,
     raw: bool = False,
     deliver: Deliver | None = None,
     note: Callable[[str], None] | None = None,
@@ -57,8 +57,8 @@ def decode_groups(
         Charged for all groups before the first one is decoded.
     first_edition : bool
         See :meth:`Group.decode`.
-    state : UpdateState
-        Receives the references for later updates, up to the first error.
+    state : UpdateState or None
+        Receives the references for later updates, up to the first error; None if there are no other updates.
     raw : bool
         See :meth:`Group.decode`.
     deliver : callable, optional
@@ -80,11 +80,13 @@ def decode_groups(
     groups, tensors, pool = list(groups), dict[str, Array](), Pool(jobs, executor)
     for group in groups:
         group.charge(budget)
-    state.begin()
+    if state is not None:
+        state.begin()
     tasks = _tasks(groups, state, first_edition, raw)
     with pool:
         for group, (arrays, left) in zip(groups, _run(pool, tasks, TOGETHER), strict=True):
-            group.commit(state, left)
+            if state is not None:
+                group.commit(state, left)
             for part in list(arrays):
                 array = arrays.pop(part)  # no other reference: its memory is released on conversion
                 given = deliver(part, array, group.label) if deliver else [(part, array)]
@@ -150,7 +152,7 @@ def decoded_ahead(
     groups, which must not refer to earlier updates. Groups with a record in ``stored`` are not decoded; other groups
     are stored there. For other parameters and errors see :func:`decode_groups`.
     """
-    tasks = _tasks(groups, UpdateState(), first_edition)
+    tasks = _tasks(groups, None, first_edition)
     together = pools.WINDOW if jobs == 1 and executor is None else pools.WINDOW // 2
     with Pool(jobs, executor) as pool:
         results = stored.results(pool, tasks) if stored else _run(pool, tasks, together, large_first=False)
@@ -209,7 +211,9 @@ class GroupTask(Task[Result]):
         return partial, (_decode, _portable(self.group), self._references, *self._options)
 
 
-def _tasks(groups: Iterable[Group], state: UpdateState, first_edition: bool, raw: bool = False) -> list[GroupTask]:
+def _tasks(
+    groups: Iterable[Group], state: UpdateState | None, first_edition: bool, raw: bool = False
+) -> list[GroupTask]:
     """Return the tasks of groups. The tasks end at a group with a missing reference; its task raises the error."""
     tasks: list[GroupTask] = []
     for group in groups:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
@@ -86,7 +87,7 @@ def load_state(source: Bitstream, limits: Limits) -> UpdateState:
         limits.check("max_history_bytes", opened.size - len(MAGIC) - _DIGEST, "bytes of the state file")
         data = opened.view(0, opened.size)
         if bytes(data[: len(MAGIC)]) != MAGIC:
-            raise FormatError("not a file of an update state")
+            raise FormatError("not an update state file")
         body, digest = data[:-_DIGEST], data[-_DIGEST:]
         if sha256(body).digest() != digest:
             raise FormatError("the state file is damaged: its digest differs from its contents")
@@ -149,15 +150,15 @@ class _StateReader:
             raise FormatError(f"the state file has version {version}; only version {VERSION} is supported")
         keep_digests = self.number(_U32)
         if keep_digests > 1:
-            raise self.damaged(f"keep_digests {keep_digests}, expected 0 or 1")
+            raise self.damaged(f"keep_digests is {keep_digests}, not 0 or 1")
         state = UpdateState(keep_digests=bool(keep_digests))
         for _ in range(self.count(_I64.size)):
             device = self.number(_I64)
             if device in state.senders or (device == -1 and None in state.senders) or device < -1:
-                raise self.damaged(f"device {device}")
+                raise self.damaged(f"device_id {device} is invalid or occurs twice")
             self.sender(state, None if device == -1 else device)
         if self.position != len(self.data):
-            raise self.damaged("trailing data")
+            raise self.damaged("data follows the last sender")
         state.begin()
         return state
 
@@ -166,25 +167,26 @@ class _StateReader:
         tensors = self.list(_U32.size * 3, self.tensor)
         schema = dict(tensors)
         if len(schema) < len(tensors):
-            raise self.damaged("a tensor twice")
+            name = Counter(name for name, _ in tensors).most_common(1)[0][0]
+            raise self.damaged(f"tensor {name[:80]!a} occurs twice")
         state.remember(device, schema, self.limits)
         if number and device is None:
-            raise self.damaged("a lineage without a device")
+            raise self.damaged("a lineage has no device")
         if token and not number:
-            raise self.damaged("a token without a lineage")
+            raise self.damaged("a token has no lineage")
         if number and device is not None:
             state.place(device, Position(number, token), self.limits)
         for _ in range(self.count(_U64.size)):
             parameter = self.text() if device is None else self.number(_U64)
             key: Key = (device, parameter)
             if state.node(key):
-                raise self.damaged(f"parameter {parameter!r} twice")
+                raise self.damaged(f"parameter {parameter!r} occurs twice")
             state.put(key, self.node(), self.limits)
 
     def tensor(self) -> tuple[str, tuple[tuple[int, ...], str]]:
         name, type_, shape = self.text(), self.text(), self.dims()
         if type_ not in STORED_TYPES:
-            raise self.damaged(f"type {type_!r}")
+            raise self.damaged(f"type {type_!r} is unknown")
         return name, (shape, type_)
 
     def node(self) -> UpdateNode:
@@ -198,17 +200,17 @@ class _StateReader:
     def array(self, types: Sequence[np.dtype[Any]]) -> Array:
         index = self.take(1)[0]
         if index >= len(TYPES) or TYPES[index] not in types:
-            raise self.damaged(f"an array of type {index}")
+            raise self.damaged(f"an array has type {index}, which is not permitted here")
         dtype, shape = TYPES[index], self.dims()
         if min(shape, default=1) < 1:
-            raise self.damaged(f"an array of shape {shape}")
+            raise self.damaged(f"an array has shape {shape}")
         size = prod(shape)
         self.nbytes += size * dtype.itemsize
         self.limits.check("max_history_bytes", self.nbytes, "bytes of the state file's arrays")
         if dtype == FLAGS:
             packed = np.frombuffer(self.take(-(-size // 8)), np.uint8)
             if packed[-1] & ((1 << -size % 8) - 1):
-                raise self.damaged("flags after the last one")
+                raise self.damaged("the bits after the last flag are not 0")
             return np.unpackbits(packed, count=size).view(bool).reshape(shape)
         items = np.frombuffer(self.take(size * dtype.itemsize), dtype)
         return items.astype(dtype.newbyteorder("=")).reshape(shape)
@@ -216,7 +218,7 @@ class _StateReader:
     # ------------------------------------------------------------------------------------------ parts
     def take(self, size: int) -> memoryview:
         if size > len(self.data) - self.position:
-            raise self.damaged("missing data")
+            raise self.damaged("the file ends early")
         self.position += size
         return self.data[self.position - size : self.position]
 
@@ -228,7 +230,7 @@ class _StateReader:
         """Read the length of a list whose entries have at least ``least`` bytes."""
         count = self.number(_U32)
         if count * least > len(self.data) - self.position:
-            raise self.damaged(f"a list of {count:,}")
+            raise self.damaged(f"a list of {count:,} entries exceeds the file")
         return count
 
     def list(self, least: int, entry: Callable[[], T]) -> list[T]:
@@ -238,14 +240,14 @@ class _StateReader:
         try:
             return str(self.take(self.number(_U32)), "utf-8")
         except UnicodeDecodeError:
-            raise self.damaged("a text that is not UTF-8") from None
+            raise self.damaged("a string is not UTF-8") from None
 
     def dims(self) -> tuple[int, ...]:
         shape = tuple(self.list(_U64.size, partial(self.number, _U64)))
         self.limits.check("max_dims", len(shape), "number of dimensions")
         if prod(extent for extent in shape if extent) > Limits.NONE // 8:
-            raise self.damaged(f"a shape {shape}")
+            raise self.damaged(f"shape {shape} exceeds the largest possible array")
         return shape
 
     def damaged(self, what: str) -> FormatError:
-        return FormatError(f"the state file has {what}, at byte {len(MAGIC) + self.position}")
+        return FormatError(f"the state file is damaged: {what} (byte {len(MAGIC) + self.position})")

@@ -132,7 +132,7 @@ class StreamDecoder:
     def _run(self, chunk: Buffer | None) -> list[tuple[str, Array]]:
         done, self._done = self._done, []
         if self._closed and not (done and chunk is None):
-            raise ValueError("the stream has ended or failed")
+            raise ValueError("the stream has ended or failed; use a new StreamDecoder")
         if not self._closed:
             done += self._take(chunk)
         self._done = done
@@ -248,7 +248,7 @@ class StreamDecoder:
             yield from ((name, tensor, group.label) for name, tensor in text.items())
 
     def _flush(self, first_edition: bool) -> Iterator[_Coded]:
-        """Yield the waiting tensors, decoded in the reading that applies."""
+        """Yield the waiting tensors, decoded as profile 0 of the given edition (errata K1, K4)."""
         self._first_edition = first_edition
         held, self._held = self._held, []
         for group in held:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import formats
+from ..bitstream.topology_units import inflate
 from ..constants import NNR_DFL, NNR_PT_RAW, TOPOLOGY_FORMATS
 from ..errors import ElementError
 from ..limits import Budget, Limits
@@ -158,21 +158,3 @@ class DeclaredShapes:
                 texts.add_topology(*session.topology)
             self._unit, self._texts = session.topology, texts  # after an error, the next call parses again
         return self._texts.shape(name, session)
-
-
-def inflate(data: bytes, budget: Budget, limit: str, what: str) -> bytes:
-    """Inflate data within the remaining budget of a limit.
-
-    Raises ElementError if the data is damaged, truncated or followed by other bytes, and LimitError beyond the limit.
-    """
-    room: int = getattr(budget.limits, limit) - budget.spent.get(limit, 0)
-    inflater = zlib.decompressobj()
-    try:
-        text = inflater.decompress(data, min(room, Limits.NONE - 1) + 1)
-    except zlib.error as error:
-        raise ElementError(f"deflated data is damaged: {error} (RFC 1950)", rule=Requirement.DEFLATE) from None
-    if len(text) > room:
-        budget.charge(limit, len(text), what)
-    if not inflater.eof or inflater.unused_data:
-        raise ElementError("deflated data does not end with its unit (RFC 1950)", rule=Requirement.DEFLATE)
-    return text

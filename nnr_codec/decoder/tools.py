@@ -109,7 +109,7 @@ class Payloads:
                         leaf = _inner(tensor, element.name, element.descriptor, clause)
                         leaf.value, leaf.meaning = element.value, meaning
             except NnrError as error:
-                payload.meaning += f", its head is not known: {error}"
+                payload.meaning += f", its head cannot be read: {error}"
                 self.unknown[task.unit.index] = error
 
 

@@ -67,6 +67,7 @@ class TopologyInfo:
         self._ignores_case = wiring.ignores_case
         self._shapes = {self.known(name): shape for name, shape in wiring.shapes.items()}
         self._kinds = {self.known(name): kinds for name, kinds in wiring.kinds.items()}
+        self._places = {self.known(name): place for name, place in wiring.places.items()}
         self._wiring = wiring
 
     @cached_property
@@ -81,6 +82,11 @@ class TopologyInfo:
     def shape(self, name: str) -> Shape | None:
         """Return the declared shape of a tensor; None if the topology has no such tensor."""
         return self._shapes.get(self.known(name))
+
+    def declaration(self, name: str) -> str:
+        """Return the declared shape of a tensor with its file and line, for messages."""
+        place = self._places.get(self.known(name))
+        return f"declared as {self.shape(name)}{f' in {place}' if place else ''}"
 
     def known(self, name: str) -> str:
         """Return the key of a tensor name; NNEF ignores case."""
@@ -139,7 +145,7 @@ class TopologyInfo:
             if declared is None:
                 strangers.append(repr(name))
             elif _extents(declared) != _extents(shape):
-                shapes.append(f"{name!r} is {shape}, declared as {declared}")
+                shapes.append(f"{name!r} is {shape}, {self.declaration(name)}")
             elif STORED_TYPES[type_].kind not in self._kinds.get(self.known(name), STORED_TYPES[type_].kind):
                 types.append(f"{name!r} is {type_}")
             else:

@@ -21,7 +21,7 @@ from ..cabac_ext.kernel import (
     TensorSyntax,
     decode_lanes,
     fits_lanes,
-    has_lanes,
+    lane_engines,
 )
 from ..constants import NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, LimitError, MissingReferenceError, PayloadError, locate
@@ -37,10 +37,10 @@ from .task import Dequantizer, NduTask
 SEGMENT = 1 << 16
 #: Minimum number of parameters between two entry points that are decoded in one lane.
 LANE_SEGMENT = 1 << 14
+#: Engines of lanes, fastest first. Without any, scalar code decodes all levels.
+LANES = lane_engines()
 #: Number of jobs for lanes that take as long together as one of them, and for which lanes are worth their overhead.
-TOGETHER = 7
-#: True if levels are decoded in lanes, where these suit.
-LANES = has_lanes()
+TOGETHER = {"avx512": 7, "avx2": 10}[LANES[0]] if LANES else 0
 
 Piece = Callable[[], None]
 
@@ -94,9 +94,12 @@ class _InLanes(NamedTuple):
     @property
     def are_done(self) -> bool:
         """True if all levels are decoded, and no cast value is out of range."""
+        if not all(job.done for job in self.jobs):
+            return False
+        if self.out.itemsize == 4:
+            return True
         flat = self.out.reshape(-1)
-        parts = () if self.out.itemsize == 4 else range(0, flat.size, SEGMENT)
-        return all(job.done for job in self.jobs) and not any(np.isinf(flat[k : k + SEGMENT]).any() for k in parts)
+        return not any(np.isinf(flat[k : k + SEGMENT]).any() for k in range(0, flat.size, SEGMENT))
 
 
 class _Target:
@@ -228,7 +231,8 @@ class UnitDecoder:
         reader = self._decoder.head(syntax)
         if not fits_lanes(reader):
             return None
-        step = 0.0 if self._keep_levels else task.plain_step(part, qp_value)
+        has_kernel = task.cast_dtype is None or task.cast_dtype.itemsize == 2  # not for types of 8 bits
+        step = task.plain_step(part, qp_value) if has_kernel and not self._keep_levels else 0.0
         dims = (len(rows), *part.dims[1:])
         out: npt.NDArray[Any]
         if step and not self._shift:
@@ -237,8 +241,9 @@ class UnitDecoder:
             out = task.out.view(np.int32).reshape(dims)
         else:
             out = np.empty(dims, np.float32 if step else np.int32)
-        is_listed = self._has_lists and syntax.entry_points
-        starts = segments(rows, syntax, LANE_SEGMENT) if is_listed else rows[:: len(rows)]
+        if not (self._has_lists and syntax.entry_points):
+            return _InLanes(k, qp_value, out, [LaneJob(reader, out, step)])
+        starts = segments(rows, syntax, LANE_SEGMENT)
         readers = [reader.fork(row) if row else reader for row in starts]
         jobs = [
             LaneJob(one, out[row - rows.start : row - rows.start + starts.step], step)
@@ -247,7 +252,7 @@ class UnitDecoder:
         return _InLanes(k, qp_value, out, jobs)
 
     def leave_lanes(self) -> None:
-        """Forget the jobs."""
+        """Discard the jobs in lanes; :meth:`pieces` and :meth:`run` then decode the levels."""
         self._in_lanes = None
 
     @property

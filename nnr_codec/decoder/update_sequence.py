@@ -44,6 +44,8 @@ class Update(dict[str, Array]):
         Metadata of the side information.
     topology : Topology or None
         Topology in the bitstream.
+    by_exponent : iterable of str
+        Differences of bit patterns that are sorted by the exponents of the base, for :func:`nnr_codec.apply_update`.
     """
 
     def __init__(
@@ -55,9 +57,11 @@ class Update(dict[str, Array]):
         base_model_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
         topology: Topology | None = None,
+        by_exponent: Iterable[str] = (),
     ) -> None:
         super().__init__(tensors or {})
         self.whole, self.left_out = frozenset(whole), frozenset(left_out)
+        self.by_exponent = frozenset(by_exponent)
         self.base_model_id, self.topology = base_model_id, topology
         self.metadata = dict(metadata or {})
 
@@ -168,6 +172,7 @@ class UpdateDecoder:
             base_model_id=file.base_model_id,
             metadata=file.side.metadata,
             topology=model.topology,
+            by_exponent=file.side.by_exponent,
         )
         self.state, self._before = fork, file.context
         if not raw:
@@ -194,11 +199,11 @@ class UpdateDecoder:
             if name in file:
                 continue
             stored = STORED_TYPES[type_ if self._dtype == "source" or STORED_TYPES[type_].kind != "f" else self._dtype]
-            budget.tensor(shape, stored.itemsize, f"{name!r}, which is left out")
+            budget.tensor(shape, stored.itemsize, f"{name!r}, which the update omits")
             try:
                 zeros[name] = np.zeros(shape, stored.dtype)
             except MemoryError:
-                raise LimitError(f"not enough memory for {name!r}, which is skipped") from None
+                raise LimitError(f"not enough memory for tensor {name!r}, which the update omits") from None
         return zeros
 
     def _remember(self, file: NnrFile, state: UpdateState) -> None:

@@ -2,7 +2,7 @@
 
 Tensors that do not fit into the unit of the block get separate units:
 
-* All tensors of the block, if the weight is not a quantized float tensor (integers, exact=True) or has a codebook.
+* All tensors of the block, if the weight is not a quantized float tensor (integers, exact=True).
 * A bias, or all four tensors of the batch normalization, if one of them is not quantized, has a codebook, or differs
   from the weight in type; if its shape is not one number for each index of the block's dimension of the weight; if its
   values are too large for the unit's kind of quantization; or if compressed_parameter_types excludes them.
@@ -64,6 +64,12 @@ class UnitPlan:
         Tensors that decoders derive from the others.
     two_units : bool
         G and H have separate units.
+    split_index : tuple of int
+        Places at which decoders divide the tensor of a unit with several ids (6.4.3.7).
+    split_axis : int
+        Dimension of these places.
+    shifts : tuple of tuple of (int, int)
+        For each id of such a unit, the dimensions that decoders move left, in order, and the number of places.
     """
 
     ids: tuple[str, ...]
@@ -72,6 +78,9 @@ class UnitPlan:
     compressed_parameter_types: int = 0
     implied: tuple[TensorPlan, ...] = ()
     two_units: bool = False
+    split_index: tuple[int, ...] = ()
+    split_axis: int = 0
+    shifts: tuple[tuple[tuple[int, int], ...], ...] = ()
 
     @property
     def plans(self) -> tuple[TensorPlan, ...]:
@@ -222,7 +231,10 @@ def plan_block(known: BlockFacts, all_facts: Mapping[str, TensorFacts], config: 
     block = known.block
     decomposed = block.g is not None
     names = {"g": block.g, "h": block.h} if decomposed else {"weight": block.weight}
-    weights = {role: _plan_member(all_facts[name])[0] for role, name in names.items() if name is not None}
+    coded = {role: all_facts[name] for role, name in names.items() if name is not None}
+    weights = {role: _plan_member(facts)[0] for role, facts in coded.items()}
+    if len({plan.codebook is None for plan in weights.values()}) > 1:  # both have one, or none (6.3.3.7)
+        weights = {role: _plan_member(facts.with_options({"codebook": 0}))[0] for role, facts in coded.items()}
     plans = list(weights.values())
     first, last = plans[0], plans[-1]
     for plan in plans:
@@ -321,7 +333,7 @@ def _fitted(
 
 
 def _follow(known: BlockFacts, all_facts: Mapping[str, TensorFacts], weight: TensorPlan) -> bool:
-    """Return whether the tensors equal those that decoders derive."""
+    """Return whether the tensors equal the tensors that decoders derive."""
     for name, value in known.implied.items():
         array, shape = all_facts[name].array, known.shapes.get(name)
         same = shape is None or array.shape == shape
@@ -344,6 +356,8 @@ def _fit(
     """Return a vector in the form that a block requires, or the reason why it does not fit."""
     if reason := _misfit(plan, weight):
         return reason
+    if plan.codebook:
+        return "has a codebook of its own"
     if array.shape != declared or array.size != dims[0] or sum(extent != 1 for extent in declared) > 1:
         return f"has shape {array.shape}, not {dims[:1]}, the first dimension of the weight"
     return with_dq_flag(replace(plan, dims=dims[:1]), dq_flag, array, config.qp_density) or (
@@ -357,8 +371,6 @@ def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:
         return "has integers, not floats"
     if plan.payload_type != NNR_PT_FLOAT:
         return "is stored losslessly; use exact=false"
-    if plan.codebook:
-        return "has a codebook of its own"
     if plan.data_format != weight.data_format:
         return f"decodes to {plan.data_format.name}, {weight.name!r} to {weight.data_format.name}"
     return ""

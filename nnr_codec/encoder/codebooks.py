@@ -15,8 +15,8 @@ from .facts import DEFAULT_LIMITS, TensorFacts
 from .plan import Borders, Quantized, TensorPlan
 from .rate_distortion import delta_bits
 
-#: Octaves by which the step size of entries is finer than that of the tensor, or at most coarser if the type requires
-#: it; the range of entries in steps, which bounds the histogram to 8 MB.
+#: Octaves by which the step size of entries is finer than the step size of the tensor, or at most coarser if the type
+#: requires it; the range of entries in step sizes, which bounds the histogram to 8 MB.
 FINER, COARSER, RANGE = 3, 24, 1 << 20
 #: Maximum number of rounds of the Lloyd iteration.
 ROUNDS = 40

@@ -186,6 +186,8 @@ def _header(plan: UnitPlan, index: Mapping[str, int], linked: Mapping[str, Any])
     elements = {**linked, **_elements(main)}
     if plan.compressed_parameter_types:
         return _block_header(plan, index, elements)
+    if plan.split_index:
+        return _shared_header(main.payload_type, plan, index, elements)
     return _single_header(main.payload_type, plan.dims, plan.ids[0], index, elements)
 
 
@@ -227,15 +229,41 @@ def _block_header(plan: UnitPlan, index: Mapping[str, int], elements: Mapping[st
         tensor_dimensions=list(plan.dims),
         compressed_parameter_types=plan.compressed_parameter_types,
         nnr_multiple_topology_elements_present_flag=1,
+        **_ids(plan, index),
         **elements,
     )
-    if index:
-        header.topology_elem_id_index_list = [index[name] for name in plan.ids]
-    else:
-        header.topology_elem_id_list = list(plan.ids)
     if "g" in plan.tensors:
         header.g_number_of_rows, header.decomposition_rank = plan.tensors["g"].dims
+        if codebook := plan.tensors["h"].codebook:
+            header.codebook_dc = codebook
     return header
+
+
+def _shared_header(
+    payload_type: int, plan: UnitPlan, index: Mapping[str, int], elements: Mapping[str, Any]
+) -> NnrCompressedDataUnitHeader:
+    """Return the header of a unit whose tensor decoders divide."""
+    return NnrCompressedDataUnitHeader(
+        nnr_compressed_data_unit_payload_type=payload_type,
+        input_parameters_present_flag=1,
+        tensor_dimensions_flag=1,
+        tensor_dimensions=list(plan.dims),
+        nnr_multiple_topology_elements_present_flag=1,
+        concatentation_axis_index=plan.split_axis,
+        split_index=list(plan.split_index),
+        number_of_shifts=[len(moves) for moves in plan.shifts],
+        shift_index=[[axis for axis, _ in moves] for moves in plan.shifts],
+        shift_value=[[value for _, value in moves] for moves in plan.shifts],
+        **_ids(plan, index),
+        **elements,
+    )
+
+
+def _ids(plan: UnitPlan, index: Mapping[str, int]) -> dict[str, Any]:
+    """Return the list of ids, or of their indices in the reference list."""
+    if index:
+        return {"topology_elem_id_index_list": [index[name] for name in plan.ids]}
+    return {"topology_elem_id_list": list(plan.ids)}
 
 
 def _single_header(

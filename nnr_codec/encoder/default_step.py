@@ -1,4 +1,4 @@
-"""Default step size of a matrix without a qp or a goal. It is computed from the matrix, and keeps all its parts.
+"""Default step size of a matrix without a qp or a goal, computed from the values of the matrix.
 
 The step size is proportional to the root mean square of the values times fan-in**0.75 (docs/guides/steering.md). Three
 guards make it finer:
@@ -36,7 +36,7 @@ STEP = 0.0002055
 DENSITY = 2
 #: Minimum ratio of signal and noise of a matrix: 35 dB.
 FLOOR = 3162.0
-#: Error of a value in squared steps, at the default rates, with dependent quantization and without.
+#: Error of a value in squared step sizes, at the default rates, with dependent quantization and without.
 NOISE = {True: 0.3, False: 0.1}
 #: Largest share of the values that may become zero.
 MOST_ZEROED = 0.1

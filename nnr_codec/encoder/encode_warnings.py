@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from math import prod
 
 from ..compare import Loss, is_matrix_shape
-from ..config import TENSOR_GOALS, EncoderConfig, TensorOptions
+from ..config import PRESETS, TENSOR_GOALS, EncoderConfig, TensorOptions
 from ..constants import NNR_PT_RAW_FLOAT
 from ..dtypes import STORED_TYPES
 from ..errors import EncodeError, EncodeWarning, LossWarning, Option
@@ -16,6 +16,7 @@ from ..model import Block
 from ..reduction_steps import Step
 from ..tensor.quant import DTYPES
 from .block_units import OPTIONAL, UnitPlan
+from .facts import NARROW_FORMATS
 from .fixed_point import LISTED, LONGEST
 from .plan import TensorPlan
 from .prepared import Prepared
@@ -32,15 +33,19 @@ _UNCHANGED = {
 
 
 def warn_unmatched(config: EncoderConfig, names: Collection[str]) -> None:
-    """Warn about rules and overrides that match none of these tensors."""
-    idle = [rule.pattern for rule in config.rules if not any(fnmatchcase(name, rule.pattern) for name in names)]
+    """Warn about rules, overrides and parts that match none of these tensors."""
+    patterns = [rule.pattern for rule in config.rules if rule.pattern not in PRESETS["lora"]["rules"]]
+    idle = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
     hint = f"; a name is {min(names)!r}" if names else ""
     _warn([(f"rule {pattern!r} matches no tensor{hint}",) for pattern in idle])
     _warn([(Option("overrides"), f" of {name!r} match no tensor") for name in config.overrides if name not in names])
+    for pattern in config.parts if isinstance(config.parts, Mapping) else ():
+        if not any(fnmatchcase(name, pattern) for name in names):
+            _warn([(Option("parts"), f": {pattern!r} matches no tensor{hint}")])
 
 
 def check_blocks(config: EncoderConfig, prepared: Prepared) -> None:
-    """Raise EncodeError for options about blocks of a model without any."""
+    """Raise EncodeError if options require blocks, but the model has none."""
     if prepared.wiring.blocks or prepared.model.blocks or prepared.restored.blocks:
         return
     options = [Option(name) for name in ("block", "local_scaling") if getattr(config, name)]
@@ -50,7 +55,7 @@ def check_blocks(config: EncoderConfig, prepared: Prepared) -> None:
 
 
 def _needs_blocks(step: Step) -> bool:
-    """Return whether a reduction step only changes blocks."""
+    """Return whether a reduction step changes only blocks."""
     return step.tool == "scale" and ("method", "gain") in step.options
 
 
@@ -71,6 +76,12 @@ def warn_unused(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitP
         _warn([(Option("topology", repr("external")), " has no effect: the model has no graph")])
     if config.indexed_references and sum(len(unit.all_ids) for unit in units) < 2:
         _warn([(Option("indexed_references"), " has no effect: a list requires at least two tensors")])
+    narrow = [plan for unit in units for plan in unit.plans if plan.data_format in NARROW_FORMATS and not plan.record]
+    if narrow and not config.side_info:
+        kind, others = NARROW_FORMATS[narrow[0].data_format], f" and {len(narrow) - 1} more" if narrow[1:] else ""
+        _warn(
+            [(f"tensor {narrow[0].name!r}{others} of type {kind} will decode to int8; use ", Option("side_info", True))]
+        )
     _warn(_blocks(config, prepared, units))
     _warn(_tensors(config, prepared, [plan for unit in units for plan in unit.tensors.values()]))
 
@@ -103,7 +114,6 @@ def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]
     if apart := [plans[name] for name in wanted if name not in together]:
         first = apart[0]
         reason = "exceeds the size of a unit" if first.step else "is exact"
-        reason = "has a codebook" if first.codebook else reason
         yield (f"{len(apart)} of {len(wanted)} blocks are coded as separate tensors: {first.name!r} {reason}",)
     default = EncoderConfig.compressed_parameter_types
     if config.compressed_parameter_types != default and not (config.has_blocks or prepared.model.blocks):
@@ -217,7 +227,7 @@ def warn_of_loss(losses: Mapping[str, Loss], asked: EncoderConfig, prepared: Pre
     more = f" and {len(found) - LISTED:,} more" if len(found) > LISTED else ""
     if asked.fixed_point:
         advice: tuple[str, ...] = (
-            "the steps of ",
+            "the step sizes of ",
             Option("fixed_point"),
             f" {asked.fixed_point!r} are too large for them",
         )
@@ -230,6 +240,16 @@ def warn_of_loss(losses: Mapping[str, Loss], asked: EncoderConfig, prepared: Pre
     warning = LossWarning(f"{what} coded below {LEAST_SNR:.0f} dB: {named}{more}; ", *advice)
     warning.tensors = found
     warnings.warn(warning, stacklevel=4)
+
+
+def warn_out_of_reach(asked: EncoderConfig, names: Collection[str]) -> None:
+    """Warn about tensors that are lossless because the quantization parameter does not reach their step sizes."""
+    if not names or asked.parts or asked.layer_parameter_sets:
+        return
+    others = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+    why = "the step size is too far from the step sizes of other tensors, so it is lossless"
+    message = f"tensor {min(names)!r}{others}: {why}; use "
+    warnings.warn(EncodeWarning(message, Option("layer_parameter_sets", True)), stacklevel=4)
 
 
 def warn_if_larger(taken: int, exact: int, config: EncoderConfig) -> None:

@@ -266,7 +266,7 @@ def _reason(facts: TensorFacts) -> str:
     if stored.kind != "f":
         low, high = facts.bounds
         return (
-            f"tensor {name!r} has integers outside of int32 ({low}..{high}), which only side information can represent "
+            f"tensor {name!r} has integers outside int32 ({low}..{high}), which only side information can represent "
             "(7.3.2)"
         )
     return (

@@ -184,7 +184,7 @@ def _of_tensor(facts: TensorFacts, work: np.dtype[Any]) -> Doubles | None:
 
 
 def _of_channels(channels: npt.NDArray[Any], stored: StoredType, work: np.dtype[Any]) -> Floats | None:
-    """Return the scale of each index of the first dimension; None if one has no scale."""
+    """Return the scale of each index of the first dimension; None if any index has no scale."""
     some = channels[:: len(channels) // CHANNELS | 1]
     some = some.reshape(len(some), -1)
     if _scales(_magnitudes(stored, some[:, :: some.shape[1] // SAMPLE | 1]), stored, work) is None:
@@ -230,7 +230,7 @@ def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Flo
 
 
 def _divisors(magnitudes: Doubles, error: Doubles) -> Doubles:
-    """Estimate the greatest common divisors of magnitudes; 0 if rounding errors hide it."""
+    """Estimate the greatest common divisor of the magnitudes of each channel; 0 if rounding errors hide it."""
     width = magnitudes.shape[1]
     columns = np.linspace(0, width - 1, min(width, MAGNITUDES)).astype(np.int64)
     found = np.empty(len(magnitudes))
@@ -261,7 +261,7 @@ def _refined(
 
 
 def _are_multiples(magnitudes: Doubles, scales: Floats, stored: StoredType) -> npt.NDArray[np.bool_]:
-    """Return whether the magnitudes of each channel are rounded multiples of its scale, by at most MOST."""
+    """Return whether the magnitudes of each channel are rounded products of its scale and integers up to MOST."""
     factors = scales[:, None]
     integers = np.rint(magnitudes / factors).astype(scales.dtype)
     products = (integers * factors).astype(stored.dtype).astype(np.float64)

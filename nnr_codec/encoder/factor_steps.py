@@ -39,7 +39,7 @@ class Factors:
         Sums of squares.
     rows, columns, rank : int
     gain : float
-        Ratio of the squared error of the weight to that of the product: 1, unless the product is a displacement.
+        Ratio of the squared error of the weight to the error of the product: 1, unless the product is a displacement.
     energy : float
         Sum of squares of the weight.
     """
@@ -145,7 +145,7 @@ def largest_qp(
 ) -> int | None:
     """Return the largest of ascending ``qps`` of the weight whose error is permitted, found by bisection.
 
-    The error is that of the weight as decoders compute it, in its ``dtype``.
+    The error refers to the weight as decoders compute it, in its ``dtype``.
     """
     all_facts = [
         tensor_facts(name, array, config) for name, array in zip(_names(block), read(_names(block)), strict=True)

@@ -47,6 +47,8 @@ INTEGER_FORMATS: dict[str, DecompressedDataFormat] = {
     "int64": F.TENSOR_INT64,
     "uint64": F.TENSOR_INT64,
 }
+#: Formats of integer types that numpy lacks.
+NARROW_FORMATS = {F.TENSOR_INT2: "int2", F.TENSOR_INT4: "int4"}
 #: Floats that are not listed are coded as float32.
 FLOAT_FORMATS: dict[str, DecompressedDataFormat] = {
     "float16": F.TENSOR_FLOAT16,
@@ -78,6 +80,8 @@ class TensorContext:
         The array is a difference of bit patterns.
     out_of_reach : bool
         QuantizationParameter is chosen for other tensors, and leaves no step size for this one.
+    by_exponent : bool
+        The difference of bit patterns is sorted by the exponents of the base.
     """
 
     index: int = 0
@@ -86,6 +90,7 @@ class TensorContext:
     is_update: bool = False
     is_bits: bool = False
     out_of_reach: bool = False
+    by_exponent: bool = False
 
 
 #: Context without constraints.
@@ -103,7 +108,7 @@ class TensorFacts:
         In native byte order and C order.
     stored : StoredType
     options : TensorOptions
-        Options of the tensor; None for tools without an option.
+        Options of the tensor. The encoder chooses the coding tools whose options are None.
     config : EncoderConfig
     context : TensorContext
     importance : Importance or None
@@ -135,12 +140,12 @@ class TensorFacts:
 
     @property
     def effort(self) -> Effort:
-        """Choices of the level of effort."""
+        """Encoder choices at the configured effort."""
         return EFFORTS[self.config.effort]
 
     @property
     def tools(self) -> Tools:
-        """Tools of the options, with defaults for those without an option."""
+        """Coding tools from the options, with defaults for options that are None."""
         return _tools(self.config.effort, self.is_fine, *_TOOLS_OF(self.options))
 
     @cached_property
@@ -209,11 +214,14 @@ class TensorFacts:
         return F.TENSOR_INT32 if self.config.profile == 0 else INTEGER_FORMATS[self.stored.name]
 
     def plan(self, coding: Coding, data_format: DecompressedDataFormat | None = None) -> TensorPlan:
-        """Return a plan without a code. It has a record if the unit alone would decode to another type or shape."""
+        """Return a plan without a code. It has a record if the unit alone would decode to another type or shape.
+
+        Without side information, int2 and int4 decode to int8.
+        """
         if data_format is None:
             data_format = self.data_format
-        record = None
-        if DTYPES[data_format] != self.stored.dtype or not self.array.ndim:
+        record, is_narrow = None, NARROW_FORMATS.get(data_format) == self.stored.name and not self.config.side_info
+        if (DTYPES[data_format] != self.stored.dtype and not is_narrow) or not self.array.ndim:
             record = TensorRecord(self.stored.name, None if self.array.ndim else ())
         return TensorPlan(
             self.name, self.dims, data_format, coding, self.tools, SourceTensor(self.array.nbytes), record

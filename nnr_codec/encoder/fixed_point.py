@@ -42,7 +42,7 @@ class Saturation:
 
 
 class SaturationWarning(UserWarning):
-    """Parameters are out of the range of a fixed-point format, and saturate.
+    """Parameters that saturate because they are out of the range of a fixed-point format.
 
     Parameters
     ----------

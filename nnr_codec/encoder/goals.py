@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig, Rule, TensorOptions
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..model import Array, Block, Model, described
 from ..tensor.quant import step_size
 from .default_step import FLOOR, default_step, floor_step, qp_below
+from .effort import EFFORTS
 from .factor_steps import Factors, has_steps, inherited, largest_qp, qp_options, read_factors
 from .facts import TensorFacts, tensor_facts
 from .planning import plan_tensor, with_dq_flag
@@ -38,6 +39,9 @@ FACTOR_STEPS = OCTAVE // 16
 FINEST, COARSEST = 2.0**-26, 8.0
 #: Parameters of an excerpt, which represents a tensor while many step sizes are tried.
 EXCERPT = 1 << 15
+#: cabac_unary_length_minus1 of integers of 2 to 8 bits, which are distributed more evenly than quantized weights.
+#: Levels of Q5_1 take 2.5 % less than with the default.
+QUANTIZED_UNARY = 31
 #: Smallest magnitude whose square float64 represents with a margin for sums.
 LEAST = 2.0**-400
 
@@ -237,6 +241,25 @@ def _with_floor(
         return found[name]
     options = _with_snr(tensor, ratio, name in blocks)
     return {**options, "qp": min(qp, options["qp"])} if "qp" in options else options
+
+
+def with_exact(config: EncoderConfig, names: Iterable[str]) -> EncoderConfig:
+    """Return options with ``exact`` for tensors that are parts of quantized tensors (:attr:`Wiring.quantized`).
+
+    Raises EncodeError if the options have fixed-point numbers, which would change them.
+    """
+    found: dict[str, Options] = {}
+    for name in names:
+        if config.fixed_point is not None:
+            raise EncodeError(
+                Option("fixed_point"),
+                " would change tensors that are already quantized; use dequantized()",
+                tensor=name,
+            )
+        found[name] = {"exact": True}
+        if config.for_tensor(name).cabac_unary_length_minus1 is None and not EFFORTS[config.effort].unary:
+            found[name]["cabac_unary_length_minus1"] = QUANTIZED_UNARY
+    return config.overridden(found) if found else config
 
 
 def quality_shift(quality: float) -> int:

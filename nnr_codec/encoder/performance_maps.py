@@ -81,7 +81,7 @@ def checked(kinds: Mapping[str, Sequence[float] | None]) -> dict[str, tuple[floa
 
 
 def filled(model: Model, kinds: Mapping[str, tuple[float, ...] | None]) -> dict[str, tuple[float, ...]]:
-    """Return the maps with points, of two digits, chosen for a decoded model where no points are given.
+    """Return the points of each map; if none are given, points of two digits that suit the decoded model.
 
     Raises EncodeError if the model has no finite weights, or weights too large for float32.
     """

@@ -20,7 +20,7 @@ DEFAULT_UNARY = 10
 
 @dataclass(frozen=True)
 class Tools:
-    """Tools that code levels; the fields are those of :class:`TensorOptions`, with values for all.
+    """Tools that code levels; the fields equal the fields of :class:`TensorOptions`, but all have values.
 
     ``open`` has the names of tools that may be replaced when the levels are known. With ``thorough``, this choice uses
     all levels instead of a sample.
@@ -46,7 +46,7 @@ class Uniform:
     step : float
         stepSize.
     rate : float
-        Squared steps that a bit is worth; 0 for the least error.
+        Value of a bit in squared step sizes; 0 minimizes the error.
     passes : int
         Number of searches of each block of parameters for the lowest error and rate.
     """
@@ -137,7 +137,7 @@ class Exact(_Unquantized):
 
     @property
     def payload_type(self) -> PayloadType:
-        """RawCode stores words, other codes levels."""
+        """Payload type of the unit: words for RawCode, levels for other codes."""
         return NNR_PT_RAW_FLOAT if isinstance(self.code, RawCode) else NNR_PT_INT
 
 
@@ -212,7 +212,7 @@ class TensorPlan:
 
     @property
     def qp(self) -> int:
-        """qp; like step, rate and dq_flag, 0 without quantization."""
+        """Quantization parameter; 0 without quantization, like step, rate and dq_flag."""
         return self.coding.quantizer.qp
 
     @property
@@ -247,7 +247,7 @@ class TensorPlan:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of the tensor; its unit has fewer numbers if some are copies or bytes."""
+        """Number of parameters of the tensor; a unit without copied items, or with packed bytes, has fewer numbers."""
         return prod(self.dims if self.record is None or self.record.shape is None else self.record.shape)
 
     @property

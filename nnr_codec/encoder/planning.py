@@ -15,7 +15,7 @@ from ..constants import DecompressedDataFormat
 from ..dtypes import STORED_TYPES
 from ..errors import EncodeError, Option
 from ..model import Array
-from ..sideinfo.record import DeltaCode, TensorRecord
+from ..sideinfo.record import BY_EXPONENT, DeltaCode, TensorRecord
 from ..tensor.quant import DTYPES, step_size
 from .codebooks import learnt_codebook
 from .default_step import default_plan, has_wide_range, qp_below
@@ -26,8 +26,8 @@ from .fixed_point import fixed_plan
 from .plan import Dependent, Quantized, Raw, TensorPlan, Uniform, as_uniform
 from .rate_distortion import least_cost
 
-#: Exponents of the step sizes of vectors, relative to the root mean square (65 dB), and to the magnitude that one value
-#: in LOW is below, if no value is negative: small variances are important.
+#: Exponents of the step sizes of vectors, relative to the root mean square (65 dB), and, if no value is negative, to
+#: the magnitude below which one value in LOW lies: small variances are important.
 FINE, FINE_LOW, LOW = -9, -5, 8
 #: Maximum octaves by which step sizes of vectors become coarser: half of the octaves of other tensors.
 COARSER = 2
@@ -50,7 +50,7 @@ def plan_tensor(facts: TensorFacts, in_block: bool = False) -> TensorPlan:
     with np.errstate(all="ignore"):  # results are checked
         plan = _planned(facts, in_block)
     if plan.record and not facts.config.side_info:
-        raise EncodeError(*_unsaid(facts), tensor=facts.name)
+        raise EncodeError(*_not_representable(facts), tensor=facts.name)
     return plan
 
 
@@ -81,7 +81,7 @@ def _planned(facts: TensorFacts, in_block: bool) -> TensorPlan:
 def _difference(facts: TensorFacts) -> TensorPlan:
     """Return the plan of a difference: by the options, or as float32. Bit-pattern differences get a separate id."""
     if facts.context.is_bits:
-        return facts.coded(DeltaCode(facts.part_id("delta")))
+        return facts.coded(DeltaCode(facts.part_id("delta"), BY_EXPONENT if facts.context.by_exponent else ""))
     if facts.stored.kind != "f":
         plan = next(plain(facts), None)
     elif facts.options.exact:
@@ -91,7 +91,7 @@ def _difference(facts: TensorFacts) -> TensorPlan:
     if plan is None:
         most = "float32" if facts.stored.kind == "f" else "int32"
         raise EncodeError(
-            f"the update of tensor {facts.name!r} exceeds {most} (7.3.2, 7.3.4); pass it in whole",
+            f"the update of tensor {facts.name!r} exceeds {most} (7.3.2, 7.3.4); pass it in the argument 'whole'",
             tensor=facts.name,
         )
     return plan
@@ -133,7 +133,7 @@ def _promising(facts: TensorFacts, lossy: TensorPlan) -> bool:
     return are_multiples or distinct < SHARE * len(some)
 
 
-def _unsaid(facts: TensorFacts) -> tuple[str, ...]:
+def _not_representable(facts: TensorFacts) -> tuple[str, ...]:
     """Return the reason why NNR cannot represent a tensor without side information."""
     shape = facts.array.shape
     if facts.context.is_bits:
@@ -180,7 +180,7 @@ def _with_qp(facts: TensorFacts, qp: int, dependent: bool, in_block: bool) -> Te
 
 
 def _variants(facts: TensorFacts, plan: TensorPlan) -> list[TensorPlan]:
-    """Return a plan and its variants for the level of effort; variants have other step sizes only without ``qp``."""
+    """Return a plan and its variants for the effort; variants have other step sizes only without ``qp``."""
     options, effort, octave = facts.options, facts.effort, 1 << facts.config.qp_density
     plans, others = [plan], []
     if effort.uniform and plan.dq_flag and facts.config.for_tensor(facts.name).dependent_quantization is None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 from bitarray import bitarray
 
+from ..bitstream.attachments import write_attachment, write_file_name
+from ..bitstream.topology_units import write_side_information, write_topology
 from ..bitstream.units import write_unit
 from ..config import EncoderConfig
 from ..constants import (
@@ -23,7 +25,6 @@ from ..constants import (
     NNR_QNT,
     NNR_QSU,
     NNR_STR,
-    NNR_TPL,
     NNR_TPL_BMSK,
     NNR_TPL_DICT,
     NNR_TPL_PRUN,
@@ -31,8 +32,10 @@ from ..constants import (
     TOPOLOGY_FORMATS,
 )
 from ..errors import EncodeError, Option
-from ..model import Model, Topology
-from ..sideinfo.record import STORAGE_FORMAT, SideInfo
+from ..files import AttachmentNames
+from ..limits import Budget
+from ..model import Array, Model, Topology
+from ..sideinfo.record import SideInfo
 from ..syntax import Session
 from ..syntax.structures import (
     BitMask,
@@ -42,14 +45,11 @@ from ..syntax.structures import (
     NnrQuantizationUnitHeader,
     NnrQuantizationUnitPayload,
     NnrStartUnitHeader,
-    NnrTopologyUnitHeader,
-    NnrTopologyUnitPayload,
     NnrUnitHeader,
 )
 from .block_units import UnitPlan
 from .facts import DEFAULT_LIMITS
-from .prepared import Prepared
-from .rate_distortion import DEFLATED_BYTES
+from .prepared import Prepared, PruningInfo
 from .unit_layout import UnitLayout
 
 #: Formats for which a unit declares an external topology: Annex B requires it, Annex A does not.
@@ -71,7 +71,8 @@ def preamble(
     pruning = _pruning(prepared, layout.units, references)
     units = [*_units(prepared, layout, references, config, session, pruning)]
     if record:
-        units.append(_side_info(record, config, session))
+        units.append(write_side_information(record, session, deflate=config.deflate_topology))
+    units += _attachments(prepared.restored, config, session)
     for unit in units:
         if config.max_unit_size is not None and len(unit) > config.max_unit_size:
             raise EncodeError(
@@ -106,7 +107,7 @@ def _units(
         topology_carriage_flag=int(topology is not None),
         mps_quantization_method_flags=NNR_QSU | NNR_QCB * codebooks,
         mps_qp_density=layout.qp_density,
-        mps_quantization_parameter=layout.quantization_parameter,
+        mps_quantization_parameter=layout.parameters[()],
         mps_topology_indexed_reference_flag=int(bool(references)),
         **told,
         **own,
@@ -115,11 +116,11 @@ def _units(
     if topology:
         yield _topology(topology, config, session)
     elif apart in ANNOUNCED:
-        yield _topology_unit(session, _storage_format(apart), topology_data=b"\0")
+        yield write_topology(session, _storage_format(apart), topology_data=b"\0")
     if references:  # right after the topology (A.4)
-        yield _topology_unit(session, NNR_TPL_REFLIST, topology_elem_id_list=list(references))
+        yield write_topology(session, NNR_TPL_REFLIST, topology_elem_id_list=list(references))
     if pruning:
-        yield _topology_unit(session, NNR_TPL_PRUN, pruning=pruning)
+        yield write_topology(session, NNR_TPL_PRUN, pruning=pruning)
     if topology and topology.quantization is not None:
         yield _quantization(topology.format, topology.quantization, config, session)
 
@@ -129,21 +130,7 @@ def _topology(topology: Topology, config: EncoderConfig, session: Session) -> by
         raise EncodeError("a topology that is empty or zero means no topology (B.4); remove it")
     storage = _storage_format(topology.format)
     compression, data = _carried(topology.data, storage, "topology", config)
-    return _topology_unit(session, storage, compression, topology_data=data)
-
-
-def _topology_unit(session: Session, storage: int, compression: int = NNR_PT_RAW, **elements: Any) -> bytes:
-    header = NnrTopologyUnitHeader(topology_storage_format=storage, topology_compression_format=compression)
-    return write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), NnrTopologyUnitPayload(**elements), session)
-
-
-def _side_info(record: SideInfo, config: EncoderConfig, session: Session) -> bytes:
-    text = record.to_bytes()
-    if config.deflate_topology and len(text) >= DEFLATED_BYTES:
-        compression, data = NNR_DFL, zlib.compress(text, 9)
-    else:
-        compression, data = NNR_PT_RAW, text + b"\0"
-    return _topology_unit(session, STORAGE_FORMAT, compression, topology_data=data)
+    return write_topology(session, storage, compression, topology_data=data)
 
 
 def _quantization(name: str, text: bytes, config: EncoderConfig, session: Session) -> bytes:
@@ -193,6 +180,27 @@ def _record(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideI
     return record
 
 
+def _attachments(model: Model, config: EncoderConfig, session: Session) -> Iterator[bytes]:
+    """Yield the units of attachments. Raises EncodeError if they are not allowed or rejected by decoders."""
+    if not model.attachments:
+        return
+    if not config.side_info:
+        raise EncodeError(
+            "the model has attachments, which are not part of the standard; remove them (nnr encode --no-attachments), "
+            "or use ",
+            Option("side_info", True),
+        )
+    budget, names = Budget(DEFAULT_LIMITS), AttachmentNames()
+    if model.file_name:
+        names.add(model.file_name)
+        yield write_file_name(model.file_name, session)
+    for name, data in model.attachments.items():
+        names.add(name)
+        budget.charge("max_attachments", 1, "attachments of the model")
+        budget.charge("max_attachment_bytes", len(data), "bytes of the attachments")
+        yield write_attachment(name, data, session)
+
+
 # ------------------------------------------------------------------------------------------------ ids and pruning
 def _references(prepared: Prepared, plans: Sequence[UnitPlan], config: EncoderConfig) -> list[str]:
     """Return the ids of the reference list; empty without a list.
@@ -213,14 +221,16 @@ def _pruning(
     """Return the pruning container, or None without content. Raises EncodeError for a mask that is too long (6.3.4.5).
 
     The dictionary has the coded dimensions of the tensors in :attr:`nnr_codec.model.Model.pruned`, which differ from
-    the topology. A mask has a bit for each parameter of all tensors with two or more coded dimensions, in the order of
-    their units (errata N1): 0 if the parameter is 0 and the unit codes the tensor's values.
+    the topology. A mask has a bit for each parameter or output channel of all tensors with two or more coded
+    dimensions, in the order of their units (errata N1): 0 if the parameters are 0 (sparse_mask) or removed
+    (prune_mask), and the unit codes the tensor's values.
     """
-    dims = _dimensions(prepared, plans)
-    sparse = prepared.pruning is not None and prepared.pruning.sparse
-    if not dims and not sparse:
+    dims, info = _dimensions(prepared, plans), prepared.pruning or PruningInfo()
+    if not (dims or info.sparse or info.zeroed):
         return None
-    t = NnrPruningTopologyContainer(nnr_rep_type=NNR_TPL_DICT if dims else NNR_TPL_BMSK, order_flag=1)
+    t = NnrPruningTopologyContainer(
+        nnr_rep_type=NNR_TPL_DICT if dims else NNR_TPL_BMSK, order_flag=int(not info.by_column)
+    )
     if dims:
         t.prune_flag, t.count_ids = 1, len(dims)
         t.count_dims, t.dim = [len(extents) for extents in dims.values()], [list(extents) for extents in dims.values()]
@@ -229,11 +239,11 @@ def _pruning(
             t.element_id_index = [index[name] for name in dims]
         else:
             t.element_id = list(dims)
-    if sparse and (bits := _mask(prepared, plans)):
-        if len(bits) >> 32:
-            raise EncodeError(f"a mask of {len(bits):,} bits is too long for count_bits (6.3.4.5)")
+    if info.zeroed and (bits := _mask(prepared, plans, info, info.zeroed)):
+        t.prune_flag, t.prune_mask = 1, BitMask(bit_mask_value=bits)
+    if info.sparse and (bits := _mask(prepared, plans, replace(info, by_channel=False))):
         t.sparse_flag, t.sparse_mask = 1, BitMask(bit_mask_value=bits)
-    return t if dims or t.sparse_flag else None
+    return t if t.prune_flag or t.sparse_flag else None
 
 
 def _dimensions(prepared: Prepared, plans: Sequence[UnitPlan]) -> Mapping[str, tuple[int, ...]]:
@@ -251,23 +261,59 @@ def _dimensions(prepared: Prepared, plans: Sequence[UnitPlan]) -> Mapping[str, t
     return dims
 
 
-def _mask(prepared: Prepared, plans: Sequence[UnitPlan]) -> bitarray:
-    """Return a flag for each parameter: True if it is not 0."""
+def _mask(
+    prepared: Prepared,
+    plans: Sequence[UnitPlan],
+    info: PruningInfo,
+    remaining: Mapping[str, tuple[Array, ...]] | None = None,
+) -> bitarray:
+    """Return a flag for each parameter or channel: False if it is 0 and removed.
+
+    ``remaining`` has masks of the remaining indices of each dimension, for tensors with removed indices. None treats
+    all indices of all tensors as removed. Raises EncodeError for a mask that is too long (6.3.4.5).
+    """
     bits = bitarray(endian="big")
+    for name, dims, shift, array in _masked(prepared, plans):
+        kept: npt.NDArray[np.bool_]
+        if array is None or (remaining is not None and name not in remaining):
+            kept = np.ones(dims, np.bool_)
+        else:
+            kept = np.moveaxis(_nonzero(array, remaining[name] if remaining else None), shift, 0)
+        flags = [row.any() for row in kept] if info.by_channel else kept.ravel("F" if info.by_column else "C")
+        packed = bitarray(endian="big")
+        packed.frombytes(np.packbits(flags).tobytes())
+        bits.extend(packed[: len(flags)])
+        if len(bits) >> 32:
+            raise EncodeError(f"a mask of {len(bits):,} bits or more is too long for count_bits (6.3.4.5)")
+    return bits
+
+
+def _nonzero(array: Array, remaining: tuple[Array, ...] | None) -> npt.NDArray[np.bool_]:
+    """Return a flag for each parameter: False if it is 0 and not within the remaining indices."""
+    kept: npt.NDArray[np.bool_] = np.asarray(array != 0)
+    if array.dtype.kind != "i":
+        with np.errstate(invalid="ignore"):  # for signalling NaN
+            kept |= np.signbit(array.astype(np.float64, copy=False))  # -0.0 is not 0
+    if remaining is not None:
+        kept[np.ix_(*remaining)] = True
+    return kept
+
+
+def _masked(prepared: Prepared, plans: Sequence[UnitPlan]) -> Iterator[tuple[str, tuple[int, ...], int, Array | None]]:
+    """Yield name, coded dimensions, dimension that is coded first, and values of the tensors of masks.
+
+    The values are None if the unit contains other numbers, such as integers from which side information restores them.
+    """
     for unit in plans:
         main = next(iter(unit.tensors.values()))
         if not unit.all_ids or len(unit.dims) < 2:
             continue
-        model = prepared.model if unit.name in prepared.model.tensors else prepared.restored
-        if unit.name not in model.tensors or main.code:
-            bits.extend(bitarray("1") * prod(unit.dims))
+        if names := prepared.joined.get(unit.name):
+            for name in names:
+                joined = np.asarray(prepared.restored.tensors[name])
+                yield name, joined.shape, 0, joined
             continue
-        array = np.moveaxis(np.asarray(model.tensors[unit.name]), main.source.shift, 0)
-        kept = array != 0
-        if array.dtype.kind != "i":
-            with np.errstate(invalid="ignore"):  # for signalling NaN
-                kept |= np.signbit(array.astype(np.float64, copy=False))  # -0.0 is not 0
-        packed = bitarray(endian="big")
-        packed.frombytes(np.packbits(kept.reshape(-1)).tobytes())
-        bits.extend(packed[: kept.size])
-    return bits
+        tensors = (prepared.model if unit.name in prepared.model.tensors else prepared.restored).tensors
+        has_values = unit.name in tensors and not main.code
+        array = np.asarray(tensors[unit.name]) if has_values else None
+        yield unit.name, unit.dims, main.source.shift, array

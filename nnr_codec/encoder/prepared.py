@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -34,11 +34,20 @@ class PruningInfo:
         Write a mask of the parameters that are not 0 after all steps (sparse_flag).
     kept : mapping of str to tuple of ndarray
         For each tensor of ``dims`` and each dimension, a boolean mask of the remaining indices.
+    zeroed : mapping of str to tuple of ndarray
+        The same for tensors that keep their dimensions, with 0 at removed indices.
+    by_channel : bool
+        The mask of ``zeroed`` (prune_mask) has a bit for each output channel, instead of each parameter.
+    by_column : bool
+        The bits of a tensor are in column-major order (order_flag 0).
     """
 
     dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sparse: bool = False
     kept: Mapping[str, tuple[Array, ...]] = field(default_factory=dict, compare=False)
+    zeroed: Mapping[str, tuple[Array, ...]] = field(default_factory=dict, compare=False)
+    by_channel: bool = False
+    by_column: bool = False
 
     def widened(self, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return tensors with their dimensions before pruning, and 0 at removed indices."""
@@ -67,9 +76,11 @@ class Prepared:
     config : EncoderConfig
         Options for the steps.
     links : Links or None
-        References to earlier tensors; None unless the tensors are those of an update.
+        References to earlier tensors; None unless the tensors belong to an update.
     maps : PerformanceMaps
         A map, with or without rows, for each kind of applied reduction (6.4.4.3).
+    reduced : mapping of str to frozenset of str
+        Names of the tensors of ``model`` to which reduction was applied, by its kind.
     pruning : PruningInfo or None
     fitted : frozenset of str
         Weights whose scales are fitted to their levels by least squares.
@@ -77,6 +88,8 @@ class Prepared:
         Model before any step, whose bytes are the reference of ratios; None if it is ``restored``.
     unused : tuple of Step
         Steps without effect.
+    joined : mapping of str to tuple of str
+        Tensors of the units with several tensors, by the name of the concatenated tensor in ``model``.
     """
 
     model: Model
@@ -85,10 +98,17 @@ class Prepared:
     config: EncoderConfig = field(default_factory=EncoderConfig)
     links: Links | None = None
     maps: PerformanceMaps = field(default_factory=PerformanceMaps)
+    reduced: Mapping[str, frozenset[str]] = field(default_factory=dict)
     pruning: PruningInfo | None = None
     fitted: frozenset[str] = frozenset()
     source: Model | None = None
     unused: tuple[Step, ...] = ()
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def noting(self, kind: str, names: Iterable[str]) -> Prepared:
+        """Return a copy that notes a kind of reduction of these tensors."""
+        reduced = {**self.reduced, kind: self.reduced.get(kind, frozenset()).union(names)}
+        return replace(self, maps=self.maps.noting(kind), reduced=reduced)
 
     def array(self, name: str) -> Array:
         """Return the current values of a tensor."""
@@ -115,7 +135,7 @@ class Prepared:
         return options.reducible and not options.exact and name not in self.model.aliases
 
     def replaced(self, others: Mapping[str, Array]) -> Prepared:
-        """Return a copy with new values of some tensors, and of tensors tied to them and products of them."""
+        """Return a copy with new values of some tensors, of tensors tied to them, and of weights computed from them."""
         tied = {name: others[source] for name, source in self.model.aliases.items() if source in others}
         others = {**others, **tied}
         model = replace(self.model, tensors=overlaid(self.model.tensors, others))
@@ -170,7 +190,7 @@ def matches(name: str, tensors: str) -> bool:
 
 
 def is_matrix(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    """Return whether a tensor has floats, and at least two extents above 1, none of them 0."""
+    """Return whether a tensor has floats, at least two extents above 1, and no extent of 0."""
     stored = stored_type(dtype)
     is_float = stored is not None and stored.kind == "f"
     return is_float and is_matrix_shape(shape)

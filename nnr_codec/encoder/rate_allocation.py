@@ -351,7 +351,7 @@ class _Search:
         coarsest, _ = (self.measured(self.steps(end)) for end in (GREATEST_QP, LEAST_QP))
         if coarsest > self.target:
             raise EncodeError(
-                f"the model takes {coarsest:,} bytes with the coarsest steps, more than the target of "
+                f"the model takes {coarsest:,} bytes with the coarsest step sizes, more than the target of "
                 f"{self.target:,} bytes; use a larger target"
             )
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..bitstream.topology_units import DEFLATED_BYTES
 from ..cabac_ext import quantizer
 from ..cabac_ext.kernel import TensorSyntax
 from ..compare import Loss, is_matrix_shape
@@ -34,8 +35,6 @@ Floats = npt.NDArray[np.floating[Any]]
 
 #: Bytes of a unit's size, types and flags; of a deflated record entry; of its code without arrays.
 UNIT_BYTES, RECORD_BYTES, CODE_BYTES = 13, 16, 18
-#: Smaller records are not deflated: NNCodec 2.1.3 skips private units only if they hold a string.
-DEFLATED_BYTES = 4096
 #: Bits of terminate_cabac(), and the average padding to a byte.
 TERMINATION_BITS = 9
 #: Bytes of integer_codebook() without differences.
@@ -98,7 +97,7 @@ def binarized_bits(levels: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> f
 
 
 def _bin_bits(bins: npt.ArrayLike, ones: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return the entropy of numbers of bins with numbers of ones."""
+    """Return the entropy of bins, given the counts of bins and of ones."""
     counts = np.array([bins, ones, np.subtract(bins, ones)], np.float64)
     terms = counts * np.log2(np.maximum(counts, 1))
     bits: npt.NDArray[np.float64] = terms[0] - terms[1] - terms[2]
@@ -208,7 +207,7 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
     ----------
     plan : TensorPlan
     array : ndarray
-        Result of :func:`~nnr_codec.encoder.quantization.as_coded`. If it is divided, the error is that of the product
+        Result of :func:`~nnr_codec.encoder.quantization.as_coded`. If it is divided, the error refers to the product
         with the divisor.
     unit : ndarray
         Levels or floats of the unit.

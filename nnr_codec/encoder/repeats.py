@@ -193,7 +193,7 @@ class _Search:
         self._signed = items, _negative(items, stored)
 
     def runs(self) -> list[CopiedRun]:
-        """Return the runs in order; none if they have few items."""
+        """Return the runs in order; an empty list if they cover a small share of the array."""
         found: list[CopiedRun] = []
         end = copied = trials = 0
         for place, matches in groupby(self._matches(), key=itemgetter(0)):
@@ -290,7 +290,7 @@ class _Search:
         return CopiedRun(start, length, first, direction | even << 1 | odd << 2)
 
     def _equal(self, place: int, source: int, most: int, step: int, source_step: int, signs: int) -> int:
-        """Return the number of items from ``place`` on, at most ``most``, that equal those from ``source`` on."""
+        """Return the number of items from ``place`` on, at most ``most``, that equal the items from ``source`` on."""
         most = min(most, source + 1 if source_step < 0 else self._items.size - source)
         count, together = 0, 64
         while count < most:

@@ -64,7 +64,7 @@ class Resumption:
     def units(
         self, calls: Sequence[TensorTask[CodedUnit]], before: Sequence[bytes], statistics: bool
     ) -> Iterator[CodedUnit]:
-        """Yield the units of plans in order. Their keys include the units ``before`` them."""
+        """Yield the coded units in order. The key of each record covers the bytes of the units in ``before``."""
         about = self._checkpoint.key(self._about, hashlib.sha256(b"".join(before)).digest(), statistics)
         keys = [self._checkpoint.key("unit", about, index) for index in range(len(calls))]
         self._checkpoint.only({self._settled, *keys})

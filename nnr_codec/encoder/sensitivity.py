@@ -116,7 +116,10 @@ class Importance:
 
 
 def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Importance | None:
-    """Return the importance of a tensor, or None. Raises EncodeError if its shape does not fit."""
+    """Return the importance of a tensor, or None if no calibration data has its name.
+
+    Raises EncodeError if the shape does not fit, or if the costs or second moments are invalid.
+    """
     sensitivity = _given(name, "sensitivity", config.sensitivity)
     hessian = _given(name, "hessians", config.hessians)
     if sensitivity is None and hessian is None:
@@ -129,7 +132,7 @@ def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Impo
             tensor=name,
         )
     if sensitivity is not None and sensitivity.size and sensitivity.min() < 0:
-        raise EncodeError(Option("sensitivity"), f" of {name!r} is negative", tensor=name)
+        raise EncodeError(Option("sensitivity"), f" of {name!r} is negative; costs must be at least 0", tensor=name)
     columns = prod(dims[1:])
     if hessian is not None and hessian.shape != (columns, columns):
         raise EncodeError(

@@ -112,13 +112,15 @@ class _Tuner:
         if self.holds(start, self.tolerance):
             low, high = 0, RANGE * OCTAVE
         else:
-            low, high = -RANGE * OCTAVE, 0
-            while not self.holds(_moved(start, low, start), self.tolerance):
+            low = high = 0
+            for _ in range(FINER):
                 low, high = low - RANGE * OCTAVE, low
-                if low >= -FINER * RANGE * OCTAVE and self.evaluations < self.budget:
-                    continue
+                if self.evaluations < self.budget and self.holds(_moved(start, low, start), self.tolerance):
+                    break
+            else:
                 raise EncodeError(
-                    f"no step sizes keep the score within {self.tolerance:g} of {self.reference:g}; raise the tolerance"
+                    f"none of the tried step sizes keeps the score within {self.tolerance:g} of {self.reference:g}; "
+                    "raise the tolerance or the budget"
                 )
         while high - low > OCTAVE // 2 and self.evaluations < self.budget:
             middle = (low + high) // 2

@@ -21,7 +21,9 @@ from .block_units import BlockFacts, UnitPlan, blocks_of, factor_ids, members_of
 from .facts import DEFAULT_LIMITS, TensorContext, TensorFacts, check_name, tensor_facts
 from .fixed_point import warn_saturated
 from .goals import with_density
+from .joining import shared_unit
 from .overlay import divided
+from .parts import Path, contiguous, paths_of
 from .plan import Integers, TensorPlan
 from .planning import plan_tensor
 from .prepared import Prepared
@@ -46,53 +48,89 @@ class UnitLayout:
     Parameters
     ----------
     units : list of UnitPlan
+    paths : list of Path
+        Part or layer of each unit.
     qp_density : int
         QpDensity: value of the options, or WIDE_DENSITY if step sizes are out of reach otherwise.
-    quantization_parameter : int
-        QuantizationParameter: 0 unless qp_value alone cannot represent all step sizes.
+    parameters : dict of Path to int
+        QuantizationParameter of the model, with the key ``()``: 0 unless qp_value alone cannot represent all step
+        sizes. With ``layer_parameter_sets`` also the parameter of each layer: the qp of its largest tensor, or the
+        nearest value that reaches more parameters.
+    out_of_reach : frozenset of str
+        Tensors that are lossless because their step sizes are out of reach.
     """
 
     units: list[UnitPlan]
+    paths: list[Path]
     qp_density: int
-    quantization_parameter: int
+    parameters: dict[Path, int]
+    out_of_reach: frozenset[str]
 
 
 def plan_units(prepared: Prepared, config: EncoderConfig, read: TensorReader, pool: Pool) -> UnitLayout:
     """Plan the units of a model.
 
     Each tensor or block is read and released. Tensors with step sizes out of reach of the QuantizationParameter, which
-    is chosen for the others, are lossless. Raises EncodeError for a tensor that cannot be coded as requested, or an
-    invalid block. With a fixed-point format, a SaturationWarning names the tensors with out-of-range values.
+    is chosen for the others of the model or layer, are lossless. Raises EncodeError for a tensor that cannot be coded
+    as requested, or an invalid block. With a fixed-point format, a SaturationWarning names the tensors with
+    out-of-range values.
     """
     about = prepared.wiring, prepared.scales, prepared.fitted, prepared.links, prepared.decomposed
     layout = _Layout(prepared.model, config, read, pool, *about)
-    units = list(layout.units())
-    parameter, layout.out_of_reach = _quantization_parameter(units, config.qp_density)
-    if layout.out_of_reach and config.qp_density > WIDE_DENSITY:
-        return plan_units(prepared, with_density(config, WIDE_DENSITY), read, pool)
-    if layout.out_of_reach:
+    while True:
         units = list(layout.units())
+        paths = paths_of([unit.name for unit in units], config)
+        parameters, missed = _quantization_parameters(units, paths, config)
+        if missed <= layout.out_of_reach:
+            break
+        if config.qp_density > WIDE_DENSITY:
+            return plan_units(prepared, with_density(config, WIDE_DENSITY), read, pool)
+        layout.out_of_reach |= missed  # these tensors leave their blocks, whose other tensors get new step sizes
+    for k, unit in enumerate(units):
+        if names := prepared.joined.get(unit.name):
+            units[k] = shared_unit(unit, names, prepared.restored.tensors)
     if config.fixed_point is not None:
         warn_saturated([plan for unit in units for plan in unit.plans], config.fixed_point)
-    return UnitLayout(units, config.qp_density, parameter)
+    order = contiguous(paths)
+    units, paths = [units[k] for k in order], [paths[k] for k in order]
+    return UnitLayout(units, paths, config.qp_density, parameters, frozenset(layout.out_of_reach))
 
 
-def _quantization_parameter(units: list[UnitPlan], qp_density: int) -> tuple[int, set[str]]:
-    """Return the QuantizationParameter nearest to 0 that reaches most parameters, and the tensors out of reach.
+def _quantization_parameters(
+    units: list[UnitPlan], paths: list[Path], config: EncoderConfig
+) -> tuple[dict[Path, int], set[str]]:
+    """Return the QuantizationParameter of the model, and of each layer if layers have one; and tensors out of reach."""
+    groups: dict[Path, list[UnitPlan]] = {(): []}
+    for unit, path in zip(units, paths, strict=True):
+        groups.setdefault(path if config.layer_parameter_sets else (), []).append(unit)
+    found = {
+        path: _quantization_parameter(group, config.qp_density, near_largest=bool(path))
+        for path, group in groups.items()
+    }
+    return {path: one for path, (one, _) in found.items()}, set().union(*[missed for _, missed in found.values()])
 
-    It is i(13), and qp_value has 6 + QpDensity bits (6.3.4.3, 10.2.1.3).
+
+def _quantization_parameter(
+    units: list[UnitPlan], qp_density: int, *, near_largest: bool = False
+) -> tuple[int, set[str]]:
+    """Return the QuantizationParameter that reaches most parameters, and the tensors out of reach.
+
+    It is the nearest such value to 0, or to the qp of the largest tensor. It is i(13), and qp_value has 6 + QpDensity
+    bits (6.3.4.3, 10.2.1.3).
     """
     half = 1 << (5 + qp_density)
     plans = [plan for unit in units for plan in unit.tensors.values() if plan.step]
-    if all(-half <= plan.qp < half for plan in plans):
-        return 0, set()
+    near = max(plans, key=lambda plan: prod(plan.dims)).qp if plans and near_largest else 0
+    near = min(max(near, -MOST_PARAMETER), MOST_PARAMETER - 1)
+    if all(-half <= plan.qp - near < half for plan in plans):
+        return near, set()
 
     qps = np.array(sorted({plan.qp for plan in plans}))
     sizes = np.zeros(len(qps) + 1, np.int64)
     np.add.at(sizes, np.searchsorted(qps, [plan.qp for plan in plans]) + 1, [prod(plan.dims) for plan in plans])
     sizes = sizes.cumsum()
-    choices = np.concatenate([qps + half, qps - half + 1, [0]]).clip(-MOST_PARAMETER, MOST_PARAMETER - 1)
-    choices = choices[np.lexsort((choices, abs(choices)))]
+    choices = np.concatenate([qps + half, qps - half + 1, [near]]).clip(-MOST_PARAMETER, MOST_PARAMETER - 1)
+    choices = choices[np.lexsort((choices, abs(choices - near)))]
     reached = sizes[np.searchsorted(qps, choices + half)] - sizes[np.searchsorted(qps, choices - half)]
     best = int(choices[reached.argmax()])
     return best, {plan.name for plan in plans if not -half <= plan.qp - best < half}
@@ -101,7 +139,7 @@ def _quantization_parameter(units: list[UnitPlan], qp_density: int) -> tuple[int
 class _Planned(NamedTuple):
     """Unit of a block, if any, and plans of separately coded tensors by name.
 
-    A larger room in the record than ``room`` would not change the plans.
+    More space in the record than ``room`` would not change the plans.
     """
 
     unit: UnitPlan | None
@@ -185,6 +223,7 @@ class _Layout:
             link is not None and link.is_update,
             link is not None and link.is_bits,
             name in self.out_of_reach,
+            link is not None and link.by_exponent,
         )
 
     def take(self, ids: Iterable[str]) -> None:
@@ -199,7 +238,7 @@ class _Layout:
         return TensorTask(_plan, self.read, names, (block, contexts, self.config), self.read.nbytes(names))
 
     def checked(self, call: TensorTask[_Planned], planned: _Planned) -> _Planned:
-        """Return a plan, repeated if the plans before it require that."""
+        """Return a plan, made again if the earlier plans require it."""
         if not self.recorded:
             return planned
         block, contexts, config = call.arguments

@@ -35,11 +35,13 @@ class Link:
     before : UpdateNode or None
         Last node of the parameter, to which contexts may refer; None without one.
     temporal_context_modeling, hist_dep_sig_prob : bool or None
-        Use them; None: if that saves bits.
+        Whether contexts use earlier updates; None: if that saves bits.
     is_residual : bool
         nnr_pre_flag applies to the tensor (9.2.4).
     is_bits : bool
         The tensor holds differences of bit patterns.
+    by_exponent : bool
+        They are sorted by the exponents of the base.
     """
 
     elements: Mapping[str, Any]
@@ -48,6 +50,7 @@ class Link:
     hist_dep_sig_prob: bool | None = None
     is_residual: bool = False
     is_bits: bool = False
+    by_exponent: bool = False
 
     @property
     def is_update(self) -> bool:

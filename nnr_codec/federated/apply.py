@@ -20,7 +20,7 @@ from ..dtypes import bit_patterns, stored_type
 from ..errors import EncodeError, FormatError, MissingReferenceError
 from ..limits import Limits
 from ..model import Array, Model, Progress, Topology
-from .difference import add, fits
+from .difference import Kind, add, fits
 from .folding import fold
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def apply_update(
     if isinstance(data, Mapping) and not isinstance(data, NnrFile):
         change = _Change(dict(data))
         if isinstance(data, Update):
-            change = _Change(dict(data), data.whole, data.base_model_id, data.metadata, data.topology)
+            change = _Change(dict(data), data.whole, data.base_model_id, data.metadata, data.topology, data.by_exponent)
         model = _checked(model, change.base_model_id, check)
     else:
         file = data
@@ -148,7 +148,8 @@ def apply_update(
             if name not in whole:
                 _check_shape(name, info.shape, model)
         content = file.decode(progress, state=UpdateState(), allow_missing=True, jobs=jobs, executor=executor)
-        change = _Change(dict(content.tensors), whole, None, content.metadata, content.topology)
+        tensors, ordered = dict(content.tensors), file.side.by_exponent
+        change = _Change(tensors, whole, None, content.metadata, content.topology, ordered)
         del content  # releases each difference after it is added
     tensors = _sums(model, change)
     if isinstance(base, Mapping):
@@ -171,6 +172,7 @@ class _Change:
     base_model_id: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     topology: Topology | None = None
+    by_exponent: frozenset[str] = frozenset()
 
 
 def _checked(base: Model, wanted: str | None, check: bool) -> Model:
@@ -187,7 +189,7 @@ def _checked(base: Model, wanted: str | None, check: bool) -> Model:
     if folded is not base and identity(folded) == wanted:
         return folded
     raise MissingReferenceError(
-        f"the update is for the model {wanted}; this one is {found}; use the one that it updates"
+        f"the update is for the model {wanted}, but the given model is {found}; use the base model of the update"
     )
 
 
@@ -212,25 +214,27 @@ def _sums(base: Model, change: _Change) -> dict[str, Array]:
             tensors[name] = base.tensors[name]
             continue
         array = np.asarray(change.tensors.pop(name))
-        tensors[name] = array if name in change.whole else _sum(name, base.tensors[name], array, bits)
+        ordered = name in change.by_exponent
+        tensors[name] = array if name in change.whole else _sum(name, base.tensors[name], array, bits, ordered)
     return tensors
 
 
-def _sum(name: str, base: Array, array: Array, bits: bool) -> Array:
+def _sum(name: str, base: Array, array: Array, bits: bool, by_exponent: bool) -> Array:
     """Return one tensor with its difference applied; ``bits``: the update has differences of bit patterns."""
     with np.errstate(invalid="ignore"):  # signalling NaN
         if not array.any():
             return base
     before = np.asarray(base)
     try:
-        return add(before, array, "bits" if bits and _are_bits(before, array) else "difference")
+        kind: Kind = "bits" if bits and _are_bits(before, array) else "difference"
+        return add(before, array, kind, by_exponent=by_exponent)
     except FormatError as error:
         error.within(f"tensor {name!r}", tensor=name)
         raise
 
 
 def _are_bits(base: Array, array: Array) -> bool:
-    """Return whether a difference, in an update with bit patterns, consists of them: integers for floats."""
+    """Return whether a difference in an update consists of bit patterns: integers in place of floats."""
     kinds = [stored.kind if (stored := stored_type(one.dtype)) else "" for one in (base, array)]
     return kinds in (["f", "i"], ["f", "u"])
 

@@ -136,7 +136,7 @@ def links(
             lineage = Lineage.parse(base_of(content, limits))
             if lineage and lineage.base.startswith(DIGEST) and lineage.base != (found := found or identity(base)):
                 raise MissingReferenceError(
-                    f"the update is for the model {lineage.base}; {names[0]} is {found}; use the one that it updates"
+                    f"the update is for the model {lineage.base}; {names[0]} is {found}; use the model that it updates"
                 )
             change = decoder.decode(content, progress) if lineage else content
             model = apply_update(model, change, limits=limits, progress=progress)

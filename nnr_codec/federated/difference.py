@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..cabac_ext import bits
 from ..dtypes import StoredType, bit_patterns, stored_type
 from ..errors import FormatError
 from ..model import Array
@@ -34,13 +35,16 @@ class Difference(NamedTuple):
     array : ndarray
         An array of the new tensor's shape. For equal tensors, zeros without memory in the type of differences; float32
         or float64 for differences of floats; int32 for differences of integers and of bits; otherwise the new tensor.
+    by_exponent : bool
+        The array is sorted by the exponents of the base; items with equal exponents are in the order of the tensor.
     """
 
     kind: Kind
     array: Array
+    by_exponent: bool = False
 
 
-def difference(base: Array | None, new: Array, *, lossless: bool = False) -> Difference:
+def difference(base: Array | None, new: Array, *, lossless: bool = False, sort: bool = False) -> Difference:
     """Return the change from ``base`` to ``new``.
 
     Parameters
@@ -51,6 +55,9 @@ def difference(base: Array | None, new: Array, *, lossless: bool = False) -> Dif
         Tensor of any supported type, in any byte order and layout.
     lossless : bool
         Whether to keep every bit of floats.
+    sort : bool
+        Sort differences of bits by the exponents of the base if they can then be coded in fewer bits: whether a weight
+        of few mantissa bits moves depends on its unit in the last place.
 
     Returns
     -------
@@ -69,18 +76,20 @@ def difference(base: Array | None, new: Array, *, lossless: bool = False) -> Dif
     before, after = bit_patterns(base), bit_patterns(new)
     if np.array_equal(before, after):
         return Difference("same", np.broadcast_to(np.zeros((), _work(stored)), new.shape))
-    kind: Kind = "difference"
     found: Array | None = None
     if stored.kind == "f" and not lossless:
         found = _float_difference(base, new, before, after, _work(stored))
     elif stored.kind == "f" and stored.name in BITS:
-        kind, found = "bits", _wrapped(_ordered(before), _ordered(after))
+        in_order, by_exponent = bits.costs_of_order(before, after, **_exponents(stored)) if sort else (0, 0)
+        array = np.empty(new.shape, np.int32)
+        bits.subtract_patterns(before, after, array.reshape(-1), **_exponents(stored, by_exponent < in_order))
+        return Difference("bits", array, by_exponent < in_order)
     elif _counts(stored):
         found = _integer_difference(before.view(_values(stored)), after.view(_values(stored)))
-    return Difference("whole", new) if found is None else Difference(kind, found.reshape(new.shape))
+    return Difference("whole", new) if found is None else Difference("difference", found.reshape(new.shape))
 
 
-def add(base: Array, array: Array, kind: Kind) -> Array:
+def add(base: Array, array: Array, kind: Kind, *, by_exponent: bool = False) -> Array:
     """Add a difference to a tensor; restores the argument ``new`` of :func:`difference`, up to quantization.
 
     Parameters
@@ -89,7 +98,8 @@ def add(base: Array, array: Array, kind: Kind) -> Array:
     array : ndarray
         Array of the size of ``base``, in any shape; for ``"whole"``, any tensor.
     kind : str
-        Kind as in :class:`Difference`.
+    by_exponent : bool
+        As in :class:`Difference`.
 
     Returns
     -------
@@ -113,11 +123,17 @@ def add(base: Array, array: Array, kind: Kind) -> Array:
     if not known or (given.kind not in "iu" if integers else given.kind != "f"):
         what = "of patterns " if kind == "bits" else ""
         raise FormatError(f"a difference {what}in {given.name} cannot be added to {stored.name}")
+    if by_exponent and kind != "bits":
+        raise FormatError(f"a difference in the order of exponents cannot be added to {stored.name}")
     if not integers:
         return _float_sum(base, array, stored)
     patterns = bit_patterns(base)
-    steps = np.ascontiguousarray(array).reshape(-1).astype(f"i{stored.itemsize}").view(stored.pattern)
-    total = _unordered(_ordered(patterns) + steps) if kind == "bits" else patterns + steps
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if kind == "bits":
+        total = np.empty_like(patterns)
+        bits.add_patterns(patterns, flat.astype(np.int32, copy=False), total, **_exponents(stored, by_exponent))
+    else:
+        total = patterns + flat.astype(f"i{stored.itemsize}").view(stored.pattern)
     return total.view(stored.dtype).reshape(base.shape)
 
 
@@ -193,13 +209,6 @@ def _wrapped(before: Patterns, after: Patterns) -> npt.NDArray[np.int32] | None:
     return found.astype(np.int32, copy=False)
 
 
-def _ordered(patterns: Patterns) -> Patterns:
-    """Map float patterns so that neighbours differ by 1, modulo their number: -0.0 is next to 0.0."""
-    sign, number = 8 * patterns.itemsize - 1, patterns.dtype.type
-    found: Patterns = np.right_shift(patterns, number(sign))
-    found *= number((1 << sign) - 1)
-    found ^= patterns
-    return found
-
-
-_unordered = _ordered  # the mapping is its own inverse
+def _exponents(stored: StoredType, by_exponent: bool = True) -> dict[str, int]:
+    """Return the lowest bit and the number of bits of the key by which differences are sorted."""
+    return {"low": stored.mantissa, "width": stored.exponent if by_exponent else 0}

@@ -64,7 +64,7 @@ class BinaryTernary:
             Differences; floats are float32 or float64.
         config : EncoderConfig
         place : str or int
-            Seeds of the random draws beside the values and name of a tensor.
+            Seeds of the random draws, in addition to the values and name of a tensor.
         ties : mapping of str to str, optional
             Tensors that must stay equal to others.
         """
@@ -84,7 +84,7 @@ class BinaryTernary:
 def stepped(
     found: Mapping[str, Array], config: EncoderConfig, before: Mapping[str, Array]
 ) -> tuple[dict[str, Array], EncoderConfig]:
-    """Return the results of :class:`BinaryTernary` in step sizes, and the options that code exactly them.
+    """Return the results of :class:`BinaryTernary` in step sizes, and the options that code them exactly.
 
     Parameters
     ----------
@@ -109,12 +109,15 @@ def stepped(
 
 
 def binary_ternary_of(sbt: float | None, sbt_ternary: float | None, config: EncoderConfig) -> BinaryTernary | None:
-    """Return the quantization of two options, or None. Raise EncodeError for invalid or ineffective values."""
+    """Return the quantization that two options select, or None if both are None.
+
+    Raises EncodeError for invalid or ineffective values.
+    """
     for name, part in (("sbt", sbt), ("sbt_ternary", sbt_ternary)):
         if part is not None and not _is_part(part):
             raise EncodeError(Option(name), f" must be a number from 0 to 1, got {part!r}")
     if sbt is not None and config.exact:
-        raise EncodeError(Option("exact", True), " keeps every bit, so ", Option("sbt"), " has no effect")
+        raise EncodeError(Option("exact", True), " keeps every bit, so ", Option("sbt"), " has no effect; omit it")
     if sbt is not None:
         return BinaryTernary(float(sbt), TERNARY if sbt_ternary is None else float(sbt_ternary))
     if sbt_ternary is not None:
@@ -152,7 +155,7 @@ def _octaves_from(last: int, qp: int) -> int:
 
 
 def is_ternary(array: Floats, probability: float, *place: str | int) -> bool:
-    """Draw ternary quantization of a tensor with this probability (pi_t); otherwise it is binary.
+    """Return whether a draw with this probability (pi_t) selects ternary quantization of a tensor, instead of binary.
 
     The draw is a digest of the tensor's values and of ``place``, such as device, round and tensor name.
     """

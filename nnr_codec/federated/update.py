@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
@@ -27,7 +28,7 @@ from ..dtypes import stored_type
 from ..encoder.encode import encode_units
 from ..encoder.encode_warnings import warn_not_update, warn_unmatched
 from ..encoder.facts import native
-from ..encoder.goals import resolve_goals
+from ..encoder.goals import resolve_goals, with_exact
 from ..encoder.overlay import overlaid, with_factors
 from ..encoder.prepared import Prepared
 from ..encoder.rate_distortion import power
@@ -35,7 +36,7 @@ from ..encoder.reduce.sparsify import sparsify
 from ..encoder.tensor_report import TensorReport
 from ..encoder.tensor_tasks import Pool, TensorReader
 from ..encoder.update_tree import Link, Links
-from ..errors import EncodeError, Option
+from ..errors import EncodeError, EncodeWarning, Option
 from ..limits import Limits
 from ..model import Array, Model, Progress
 from ..report.encoded import EncodeReport, Notes, Witness
@@ -125,18 +126,25 @@ def encode_update(
     quantization = binary_ternary_of(sbt, sbt_ternary, settings)
     goals = [goal for goal in MODEL_GOALS if options.get(goal) is not None] + ["sbt"] * (sbt is not None)
     if lossless and goals:
-        raise EncodeError(Option("lossless", True), " keeps every bit, so ", Option(goals[0]), " has no effect")
+        raise EncodeError(
+            Option("lossless", True), " keeps every bit, so ", Option(goals[0]), " has no effect; omit it"
+        )
     before, after = formats.as_model(base), formats.as_model(new)
     if settings.fold_batchnorm:
         before, after, settings = fold(before), fold(after), replace(settings, fold_batchnorm=False)
     if missing := [name for name in before.tensors if name not in after.tensors]:
         raise EncodeError(
-            f"tensor {missing[0]!r} of the base model is missing in the new one; an update cannot remove or rename "
+            f"tensor {missing[0]!r} of the base model is missing from the new model; an update cannot remove or rename "
             "tensors; use a base with the same names, or encode the whole model",
             tensor=missing[0],
         )
     warn_unmatched(settings, after.tensors)
     warn_not_update(settings)
+    files = [name for name, data in after.attachments.items() if before.attachments.get(name) != data]
+    if files:
+        message = f"an update does not carry attachments; these differ from the base: {formats.listed(files)}"
+        warnings.warn(message, EncodeWarning, stacklevel=2)
+    settings = with_exact(settings, formats.quantized(after))
     exact = {name for name in after.tensors if lossless or settings.for_tensor(name).exact}
     in_memory = type(before.tensors) is dict and type(after.tensors) is dict
     differences = _Differences(before.tensors, after.tensors, exact, keep=in_memory)
@@ -147,7 +155,11 @@ def encode_update(
     tensors = dict(differences) if in_memory else differences
     settings = asked = _of_changes(settings, after.tensors, tensors)
     elements = {"parent_node_id_present_flag": 1, "parent_node_id_type": ICNN_NDU_EXT}
-    of = {name: Link(elements, is_bits=kind == "bits") for name, kind in differences.kinds.items() if kind != "whole"}
+    of = {
+        name: Link(elements, is_bits=kind == "bits", by_exponent=name in differences.by_exponent)
+        for name, kind in differences.kinds.items()
+        if kind != "whole"
+    }
     links = Links(of, identity(before), names=tuple(after.tensors))
     topology = after.topology if after.topology != before.topology else None
     ties = _ties(before, after, differences.kinds, exact) if settings.side_info else {}
@@ -201,28 +213,33 @@ class _Differences(Mapping[str, Array]):
     exact : set of str
         Tensors to store losslessly.
     keep : bool
-        Whether to compute all differences at once.
+        Whether to compute all differences in advance.
 
     Attributes
     ----------
     kinds : dict of str to str
         Kind of difference of each tensor; see :class:`Difference`.
+    by_exponent : set of str
+        Tensors whose differences are sorted.
     """
 
     def __init__(self, base: Mapping[str, Array], new: Mapping[str, Array], exact: set[str], *, keep: bool) -> None:
         self._base, self._new, self._exact = base, new, exact
         self.kinds: dict[str, str] = {}
+        self.by_exponent: set[str] = set()
         self._kept: dict[str, Array] = {}
         for name in new:
             found = self._found(name)
             if found.kind != "same" and (found.kind == "whole" or found.array.any()):
                 self.kinds[name] = found.kind
+                if found.by_exponent:
+                    self.by_exponent.add(name)
                 if keep:
                     self._kept[name] = _coded(found)
 
     def _found(self, name: str) -> Difference:
         before, after = np.asarray(self._base[name]) if name in self._base else None, np.asarray(self._new[name])
-        found = difference(before, after, lossless=name in self._exact)
+        found = difference(before, after, lossless=name in self._exact, sort=True)
         return Difference("whole", after) if _overflows(found, after) else found
 
     def __getitem__(self, name: str) -> Array:
@@ -278,9 +295,10 @@ class UpdateEncoder:
     error_feedback : bool
         Add the coding error of the previous update to each update.
     sparsity : float, optional
-        Share of the parameters, 0..1, that is set to zero: the smallest of each tensor.
+        Share of the parameters of all matrices together, 0..1, that is set to zero: the smallest of each matrix.
     structured_sparsity : float, optional
-        Share of the rows of each tensor that is set to zero: the rows with the smallest mean magnitude.
+        Share of the parameters of all matrices together, 0..1, that is set to zero in whole rows: the rows with the
+        smallest mean magnitude relative to their matrix.
     sbt : float, optional
         Share of the parameters of each matrix, 0..1, that is set to zero; all others get one magnitude (stochastic
         binary-ternary quantization). Goals then apply to the other tensors.
@@ -304,7 +322,7 @@ class UpdateEncoder:
     feedback : ErrorFeedback or None
         Coding errors to add to the next update.
 
-    It can be pickled. Raises EncodeError for options that do not apply to updates.
+    An encoder can be pickled. Raises EncodeError for options that do not apply to updates.
     """
 
     def __init__(
@@ -537,10 +555,9 @@ def _settings(function: Callable[..., Any], config: EncoderConfig | None, option
     if settings.block or settings.local_scaling:
         name = "block" if settings.block else "local_scaling"
         raise EncodeError(Option(name), " applies to whole models only, not to differences")
-    if settings.reduction:
-        raise EncodeError(Option("reduce"), " applies to whole models only, not to differences")
-    if settings.fixed_point is not None:
-        raise EncodeError(Option("fixed_point"), " applies to whole models only, not to differences")
+    for name in ("reduce", "fixed_point", "join", "parts", "layer_parameter_sets"):
+        if getattr(settings, name):
+            raise EncodeError(Option(name), " applies to whole models only, not to differences")
     if settings.nnr_pre and settings.dependent_quantization:
         raise EncodeError(
             Option("nnr_pre"),
@@ -566,15 +583,21 @@ def _codable(name: str, array: Array) -> Array:
     array = array.reshape(array.shape or 1)
     if stored is None or (stored.kind != "f" and stored.kind not in "iu"):
         raise EncodeError(
-            f"tensor {name!r} has type {array.dtype}, which does not support differences; pass it in whole", tensor=name
+            f"tensor {name!r} has type {array.dtype}, which does not support differences; "
+            "pass it in the argument 'whole'",
+            tensor=name,
         )
     if stored.kind == "f":
         array = native(array if stored.name in ("float32", "float64") else array.astype(np.float32))
         if not np.isfinite(array).all():
-            raise EncodeError(f"the update of tensor {name!r} is not finite; pass it in whole", tensor=name)
+            raise EncodeError(
+                f"the update of tensor {name!r} contains NaN or infinity; pass it in the argument 'whole'", tensor=name
+            )
         return array
     if not _in_int32(array):
-        raise EncodeError(f"the update of tensor {name!r} exceeds 32 bits; pass it in whole", tensor=name)
+        raise EncodeError(
+            f"the update of tensor {name!r} exceeds 32 bits; pass it in the argument 'whole'", tensor=name
+        )
     return array.astype(np.int32)
 
 

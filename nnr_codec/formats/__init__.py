@@ -12,7 +12,8 @@ import stat
 import sys
 import tempfile
 import warnings
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Protocol, cast, runtime_checkable
@@ -26,8 +27,10 @@ from .diagnosis import diagnose, model_file
 from .plugins import FormatWarning
 from .registry import (
     ChannelFormat,
+    FolderFormat,
     Format,
     GraphFormat,
+    QuantizedFormat,
     Reading,
     StreamFormat,
     TopologyFormat,
@@ -66,9 +69,11 @@ __all__ = [
     "by_suffix",
     "channels",
     "check_topology",
+    "dequantized",
     "described",
     "fill",
     "get",
+    "is_folder",
     "is_text",
     "lacks_type",
     "listed",
@@ -78,6 +83,7 @@ __all__ = [
     "of_topology",
     "opened",
     "opened_file",
+    "quantized",
     "reading",
     "recognise",
     "require",
@@ -171,10 +177,11 @@ def _wiring_by(module: Hashable, topology: Topology) -> Wiring | None:
 
 
 def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]] | None = None) -> tuple[Channels, ...]:
-    """Return the channels of the network that could be removed; empty if the format defines none, or if it is
-    unreadable.
+    """Return the channels of the network that could be removed.
 
-    ``shapes`` are those of tensors that pruning made smaller than in the topology.
+    The result is empty if the format defines no channels, or if the topology is unreadable.
+
+    ``shapes`` has the shapes of tensors that pruning made smaller than in the topology.
     """
     module = of_topology(topology)
     try:
@@ -255,7 +262,7 @@ def lacks_type(what: str, dtype: np.dtype[Any], format: str) -> FormatError:
     stored = stored_type(dtype)
     ways = ["save it as .safetensors"] if format != "safetensors" and has_type(dtype) else []
     if stored and stored.kind == "f":
-        ways.append("convert it to float32 (--dtype float32)")
+        ways.append("convert it to float32 (--dtype, dtype=)")
     return FormatError(f"{what}: {format} does not support dtype {dtype}{'; ' if ways else ''}{' or '.join(ways)}")
 
 
@@ -265,6 +272,7 @@ def load(
     format: str | None = None,
     limits: Limits | None = None,
     strict: bool = False,
+    attach: Collection[str] | None = (),
 ) -> Model:
     """Read a model.
 
@@ -272,13 +280,17 @@ def load(
     ----------
     source : path, bytes-like or binary file
         A file, a directory, the bytes of a file, or a file object such as standard input; a non-seekable file is copied
-        to a temporary file. In a directory that is not a model but contains one model file, that file is read.
+        to a temporary file. In a directory that is not a model but contains one model file, that file is read, and the
+        other files are the attachments of the model: files of at most 64 MiB each, but no other weights, pickles or
+        programs, and no hidden files.
     format : str, optional
         Name of the format; default: detected from the content.
     limits : Limits, optional
         Resource limits for reading.
     strict : bool
         Reject files of the model that are not read; otherwise a FormatWarning lists them.
+    attach : collection of str or None
+        Globs of further files of the directory to attach, such as ``"*.py"``; None: no attachments.
 
     Raises
     ------
@@ -291,9 +303,14 @@ def load(
     """
     limits = limits or Limits()
     with opened(source, limits) as found:
-        file = model_file(found, strict=strict)
+        file = model_file(found)
         with _named(file):
-            return _format_of(file, format).load(file, limits, strict=strict)
+            module = _format_of(file, format)
+            model = module.load(file, limits, strict=strict)
+        if attach is None or not isinstance(found, Path) or not isinstance(file, Path) or not found.is_dir():
+            return model
+        main = file if file is not found else module.main_file(found) if isinstance(module, FolderFormat) else None
+        return folders.attached(model, found, main, attach, limits, strict=strict) if main else model
 
 
 def as_model(
@@ -355,7 +372,7 @@ def opened(
 
 
 def _format_of(source: Path | BinaryIO, format: str | None) -> Reading:
-    """Return the requested format, or that of the content."""
+    """Return the requested format, or the format of the content."""
     module = reading(format) if format else recognise(source)
     if module is None:
         diagnose(source)
@@ -388,7 +405,8 @@ def save(
     model : Model
         Model to write.
     target : path or binary file
-        A path, whose extension determines the format, or a file object such as standard output.
+        A path, whose extension determines the format, or a file object such as standard output. A path without the
+        extension of a format is a new folder if the model has attachments, which are written to it.
     format : str, optional
         Name of the format. Default for a file object: the format of the model's topology (a tar for an NNEF graph), or
         the source format, if it can be written to a stream; otherwise npz.
@@ -404,17 +422,60 @@ def save(
     """
     if isinstance(target, (str, os.PathLike)):
         path = Path(target)
+        if model.attachments and is_folder(path):
+            folders.save_folder(model, path, format=format, overwrite=overwrite)
+            return
+        _warn_of_attachments(model)
         module = writing(format) if format else by_suffix(path)
-        module.save(model, path, overwrite=overwrite)
+        module.save(_suited(model, module), path, overwrite=overwrite)
         return
+    _warn_of_attachments(model)
     chosen = get(format or _stream_format(model))
     if not isinstance(chosen, StreamFormat):
         raise FormatError(f"format {chosen.NAME!r} cannot be written to a stream; give a path")
-    chosen.write(model, target)
+    chosen.write(_suited(model, chosen), target)
+
+
+def is_folder(target: str | os.PathLike[str]) -> bool:
+    """Return whether a model with attachments is written to this path as a folder: no format has its file extension."""
+    return folders.format_of(Path(target).name) is None
+
+
+def _warn_of_attachments(model: Model) -> None:
+    if model.attachments:
+        names = listed(model.attachments)
+        warnings.warn(f"attachments are left out: {names}; give a folder to write them", FormatWarning, stacklevel=3)
+
+
+def _suited(model: Model, form: Format) -> Model:
+    """Return a model to write in a format: floats replace items that only the format of the source interprets."""
+    from . import nnef
+
+    own = of_topology(model.topology) if model.topology else None
+    model = own.dequantized(model) if own is not form and isinstance(own, QuantizedFormat) else model
+    return nnef.with_numbers(model, form.NAME)
+
+
+def dequantized(model: Model) -> Model:
+    """Return a model with floats in place of the parts of quantized tensors, and without the topology that lists them.
+
+    Items of NNEF tensor files that stand for numbers become these numbers. Other models are returned unchanged.
+    """
+    from . import nnef
+
+    form = of_topology(model.topology) if model.topology else None
+    model = replace(form.dequantized(model), topology=None) if isinstance(form, QuantizedFormat) else model
+    return nnef.with_numbers(model, "")
+
+
+def quantized(model: Model) -> Collection[str]:
+    """Return the names of tensors that are parts of quantized tensors."""
+    form = of_topology(model.topology) if model.topology else None
+    return wiring(model.topology).quantized if model.topology and isinstance(form, QuantizedFormat) else ()
 
 
 def source_format(topology: Topology | None, format: str | None) -> str | None:
-    """Return the name of the format of a topology, or else ``format`` if it is known; None if neither is."""
+    """Return the name of the format of a topology; for an unknown topology, ``format`` if it is known, else None."""
     if of_graph := of_topology(topology) if topology else None:
         return of_graph.NAME
     return format if format in names() else None
@@ -424,3 +485,6 @@ def _stream_format(model: Model) -> str:
     """Return the default format of a model: its own if that can be written to a stream, otherwise npz."""
     known = source_format(model.topology, model.format)
     return known if known and isinstance(get(known), StreamFormat) else "npz"
+
+
+from . import folders  # noqa: E402  # which uses the functions above

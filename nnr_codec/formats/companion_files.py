@@ -1,61 +1,31 @@
-"""Files beside the tensors of a model, stored byte for byte as metadata under the names of format and file.
+"""Files beside the tensors of a model: attachments, or metadata under the names of format and file.
 
-The keys are ``keras:text:NAME`` for UTF-8 and ``keras:bytes:NAME`` for other files, in which each character stands for
-a byte.
+The keys of metadata are ``keras:text:NAME`` for UTF-8 and ``keras:bytes:NAME`` for other files, in which each character
+stands for a byte.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
-import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import FormatError
+from ..files import FileNames
 from ..limits import Limits
 
 _TEXT, _BYTES = "text", "bytes"
-_FORBIDDEN = re.compile(r'[\\:*?"<>|]')
-_DEVICE = re.compile(r"(?:con|prn|aux|nul|conin[$]|conout[$]|com[0-9¹²³]|lpt[0-9¹²³]) *(?:[.].*)?", re.IGNORECASE)
-_MAX_BYTES = 255
 
 
-def check_name(name: str) -> None:
-    """Raise FormatError for a relative path that is not valid and unambiguous on every system; slashes separate
-    parts."""
-    for part in name.split("/"):
-        if part in ("", ".", "..") or part[-1] in ". " or not part.isprintable() or _FORBIDDEN.search(part):
-            raise FormatError(f"{name[:80]!a} is not a valid name of a model file")
-        if len(part.encode()) > _MAX_BYTES or unicodedata.normalize("NFD", part) != part:
-            raise FormatError(f"{name[:80]!a} is too long, or changes with Unicode normalization")
-        if is_device(part):
-            raise FormatError(f"{name[:80]!a} is reserved for a device on Windows")
-
-
-def is_device(part: str) -> bool:
-    """Return whether some system reserves this file name for a device."""
-    return _DEVICE.fullmatch(part) is not None
-
-
-def check_names(names: Iterator[str] | list[str]) -> None:
+def check_names(names: Iterable[str]) -> None:
     """Raise FormatError for an invalid name, or for names that collide on systems that ignore case."""
-    folded: dict[str, str] = {}
-    folders: set[str] = set()
+    found = FileNames()
     for name in names:
-        check_name(name)
-        key = name.casefold()
-        if key in folded:
-            raise FormatError(f"file names {folded[key][:80]!a} and {name[:80]!a} differ only in case")
-        folded[key] = name
-        parts = key.split("/")
-        folders.update("/".join(parts[:count]) for count in range(1, len(parts)))
-    for key in folders & folded.keys():
-        raise FormatError(f"{folded[key][:80]!a} is both a file and a folder")
+        found.add(name)
 
 
 def neighbour(name: str) -> str:

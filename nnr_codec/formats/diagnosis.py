@@ -46,7 +46,7 @@ def check_bitstream(source: Path | BinaryIO, hint: str) -> None:
 
 @contextmanager
 def diagnosed(source: object, hint: str) -> Iterator[None]:
-    """Raise FormatError as :func:`check_bitstream` does where reading a path as a bitstream fails."""
+    """Raise FormatError as :func:`check_bitstream` does if the block fails to read a path as a bitstream."""
     try:
         yield
     except (IsADirectoryError, NnrError) as error:
@@ -60,7 +60,7 @@ def diagnosed(source: object, hint: str) -> Iterator[None]:
 
 
 def diagnose(source: Path | BinaryIO) -> NoReturn:
-    """Raise FormatError for a file or folder that no format recognises; its hint is the command that works."""
+    """Raise FormatError for a file or folder that no format recognizes; its hint is the command that works."""
     if isinstance(source, Path) and source.is_dir():
         raise _of_folder(source)
     check_pointer(source)
@@ -80,19 +80,16 @@ def diagnose(source: Path | BinaryIO) -> NoReturn:
     raise FormatError("not a model of a supported format, or a damaged file", hint=_FORMATS)
 
 
-def model_file(source: Path | BinaryIO, *, strict: bool = False) -> Path | BinaryIO:
-    """Return the only model file of a folder that no format recognises; anything else as it is.
+def model_file(source: Path | BinaryIO) -> Path | BinaryIO:
+    """Return the only model file of a folder that no format recognizes; anything else as it is.
 
-    A FormatWarning, or a FormatError if ``strict``, says that other files of the folder are not read. A link is not
-    followed: it may lead out of the folder.
+    A link is not followed: it may lead out of the folder.
     """
     if not isinstance(source, Path) or not source.is_dir() or recognise(source):
         return source
     found = _model_files(source)
     if len(found) != 1 or found[0].is_symlink():
         return source
-    if any(path != found[0] and not path.name.startswith(".") for path in source.iterdir()):
-        leave_out(f"only {found[0].name!a} in the folder is read", strict)
     return found[0]
 
 
@@ -104,9 +101,9 @@ def leave_out(message: str, strict: bool) -> None:
 
 
 def check_shard(path: Path, strict: bool, *, of_folder: bool) -> None:
-    """Warn, or raise FormatError if ``strict``, of a file named as one shard: ``NAME-00001-of-00002.safetensors``.
+    """Warn of a file named as one shard, ``NAME-00001-of-00002.safetensors``, or raise FormatError if ``strict``.
 
-    Without an index it may be a model of its own, unless it stands for its folder.
+    Without an index, only a file that was found in a folder counts as a shard; a file given by name may be a model.
     """
     match = _SHARD.fullmatch(path.name)
     if not match:

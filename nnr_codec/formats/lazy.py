@@ -86,11 +86,11 @@ class LazyTensors(Mapping[str, Array]):
         path, checked = self._files[entry.file]
         with FileIO(str(path)) as file:  # errors of FileIO have the given name
             if state(file)[-len(checked) :] != checked:
-                raise FormatError(f"{path} has changed since the model was opened")
+                raise FormatError(f"{path} has changed since the model was opened; open it again")
             return entry.read(cast(BinaryIO, file), f"{path}: tensor {name[:80]!a}")
 
     def only(self, names: Sequence[str]) -> LazyTensors:
-        """Return a mapping of the named tensors that pickles small.
+        """Return a mapping of the named tensors that has a small pickle.
 
         Files are identified by size and modification time, which are the same on every machine that shares them.
         """

@@ -189,7 +189,10 @@ def _stem(path: Path) -> str:
 
 # ------------------------------------------------------------------------------------------------ writing
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write the tensor of a model to a path; warnings and errors are those of :func:`write`, and FileExistsError."""
+    """Write the tensor of a model to a path.
+
+    Issues the warnings and raises the errors of :func:`write`, and FileExistsError.
+    """
     name = _only_name(model, _stem(path))
     with output_file(path, overwrite=overwrite) as file:
         _write(model, name, file)
@@ -198,7 +201,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 def write(model: Model, file: BinaryIO) -> None:
     """Write the tensor of a model to a file that need not be seekable.
 
-    Topology and metadata are lost, as is the name of the tensor unless it is that of the file; a FormatWarning says so.
+    Topology and metadata are lost, and the name of the tensor unless it is the name of the file, with a FormatWarning.
 
     Raises
     ------

@@ -129,7 +129,8 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     Raises
     ------
     FormatError
-        The archive is damaged, repeats a name, or has an array of objects or other dtypes than numbers and booleans.
+        The archive is damaged, repeats a name, or has an array of objects or of any dtype other than numbers and
+        booleans.
     LimitError
         The archive exceeds the limits; sizes in the archive are not trusted.
     """
@@ -179,7 +180,10 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write the tensors of a model to a path; warnings and errors are those of :func:`write`, and FileExistsError."""
+    """Write the tensors of a model to a path.
+
+    Issues the warnings and raises the errors of :func:`write`, and FileExistsError.
+    """
     _warn_of_loss(model)
     with output_file(path, overwrite=overwrite) as file:
         _write(model, file)
@@ -221,7 +225,7 @@ def _member(name: str) -> zipfile.ZipInfo:
     except UnicodeEncodeError as error:
         raise FormatError(f"tensor {name!a}: the name is not Unicode text", tensor=name) from error
     if "\0" in name or size > _MAX_NAME:
-        raise FormatError(f"tensor {name[:80]!a}: the name is not possible in a zip archive", tensor=name)
+        raise FormatError(f"tensor {name[:80]!a}: zip archives do not permit this name", tensor=name)
     info = zipfile.ZipInfo()
     # Set afterwards, because the constructor converts path separators of the system to slashes.
     info.filename = name + _SUFFIX

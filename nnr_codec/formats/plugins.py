@@ -53,7 +53,7 @@ def named(name: str) -> Guarded:
     try:
         return Guarded(name, point.load())
     except (Exception, SystemExit) as error:
-        raise FormatError(f"cannot load format {name!a} from {point.value!a}: {_told(error)}") from error
+        raise FormatError(f"cannot load format {name!a} from {point.value!a}: {_text(error)}") from error
 
 
 class Guarded:
@@ -64,8 +64,8 @@ class Guarded:
 
     def __init__(self, name: str, module: Any) -> None:
         self._module = module
-        if getattr(module, "NAME", None) != name:
-            raise TypeError(f"NAME is not {name!r}")
+        if (own := getattr(module, "NAME", None)) != name:
+            raise TypeError(f"NAME must be {name!r}, got {own!r:.80}")
         for text in ("DESCRIPTION", "READS"):
             if not isinstance(getattr(module, text, None), str):
                 raise TypeError(f"{text} is not a string")
@@ -106,11 +106,11 @@ class Guarded:
         except meant:
             raise
         except (Exception, SystemExit) as error:
-            _warn(f"format {self._module.NAME!a} is skipped: {_told(error)}")
+            _warn(f"format {self._module.NAME!a} is skipped: {_text(error)}")
             return otherwise
 
 
-def _told(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     """Return an error in one printable line."""
     text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,7 +1,8 @@
 """Registry of model formats, and selection by name, content, file extension or topology.
 
-A format is a module with the attributes of :class:`Format`: those in :data:`_MODULES`, and formats of other packages
-(:mod:`.plugins`). Modules are imported on first use; those of other packages only if no built-in format matches.
+A format is a module with the attributes of :class:`Format`. :data:`_MODULES` lists the built-in formats, and
+:mod:`.plugins` finds formats of other packages. Modules are imported on first use, and modules of other packages only
+if no built-in format matches.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _MODULES = {
     "npz": _Ours(".npz", (".npz",)),
     "onnx": _Ours(".onnx", (".onnx",), "onnx"),
     "npy": _Ours(".npy", (".npy",)),
-    "gguf": _Ours(".gguf"),
+    "gguf": _Ours(".gguf", (".gguf",), ""),
+    "tflite": _Ours(".tflite", (".tflite",), ""),
     "openvino": _Ours(".openvino", (".xml",), ""),
     "openvx": _Ours(".openvx", (".openvx",)),
 }
@@ -128,8 +130,24 @@ class TopologyFormat(Protocol):
         """Read a model's topology; a (seekable) file object is read from its start."""
 
 
+@runtime_checkable
+class FolderFormat(Protocol):
+    """Format that reads folders in which other files are attachments."""
+
+    def main_file(self, folder: Path) -> Path:
+        """Return the file of tensors, or the index of the shards, of a folder that the format recognizes."""
+
+
+@runtime_checkable
+class QuantizedFormat(Protocol):
+    """Format whose models have parts of quantized tensors, such as integers and scales, as tensors."""
+
+    def dequantized(self, model: Model) -> Model:
+        """Return a model of this format with floats in place of these parts, and with the same topology."""
+
+
 def names() -> tuple[str, ...]:
-    """Return the names of all formats, those of other packages last."""
+    """Return the names of all formats; formats of other packages come last."""
     return tuple(dict.fromkeys([*_MODULES, *plugins.entries()]))
 
 
@@ -217,7 +235,7 @@ def model_suffix(path: str) -> str:
 
 
 def without_suffix(path: str | os.PathLike[str]) -> str:
-    """Return a path without the file extension of a model format, or else of a file without its last extension.
+    """Return a path without the file extension of a model format; otherwise, a file's path without its last extension.
 
     A folder like ``.`` gets its own name.
     """

@@ -93,7 +93,8 @@ class NNREncode(_NNRFilter):
     error_feedback : bool
         Add the coding error of previous differences to the next differences. Only for messages of clients.
     sparsity : float, optional
-        Share of the parameters of differences, 0..1, that is set to zero: the smallest of each tensor.
+        Share of the parameters of all matrices together, 0..1, that is set to zero in differences, as for
+        :class:`nnr_codec.UpdateEncoder`.
     jobs : int
         Number of threads for encoding.
     sbt, sbt_ternary : float, optional
@@ -135,7 +136,7 @@ class NNREncode(_NNRFilter):
         arrays, values, is_torch = _tensors(dxo.data)
         if self.get_prop(FilterContextKey.CHAIN_TYPE) == FilterChainType.TASK_DATA_CHAIN:
             if self.error_feedback:
-                raise EncodeError("error_feedback applies only to data that clients send")
+                raise EncodeError("error_feedback applies only to data that clients send; omit it on the server")
             arrays = self._typed(arrays)
             schema: Schema = {name: array.shape for name, array in arrays.items()} | dict.fromkeys(values)
             types: Types = {name: array.dtype for name, array in arrays.items()}
@@ -258,7 +259,7 @@ class NNRDecode(_NNRFilter):
         except Exception as error:
             peer = fl_ctx.get_peer_context()
             sender = peer.get_identity_name() if isinstance(peer, FLContext) else "an unknown sender"
-            self.log_error(fl_ctx, f"{_kind(dxo)} of {sender} refused: {one_line(error)}")
+            self.log_error(fl_ctx, f"{_kind(dxo)} of {sender} rejected: {one_line(error)}")
             raise
 
     def _decode(self, dxo: DXO, sent: Sent | None) -> Content:
@@ -287,7 +288,7 @@ class NNRDecode(_NNRFilter):
         if self.finite:
             for name, value in {**content, **values}.items():
                 if isinstance(value, float | np.ndarray) and not np.isfinite(value).all():
-                    raise FormatError(f"tensor {name!r} is not finite", tensor=name)
+                    raise FormatError(f"{name!r} is not finite", tensor=name)
         if is_torch:
             content = {name: _to_torch(array) for name, array in content.items()}
         return {**content, **values}
@@ -371,7 +372,7 @@ def _declared(types: Content, limits: Limits) -> dict[str, tuple[np.dtype[Any], 
 
 
 def _check_sent(shapes: Schema, is_torch: bool, sent: Sent) -> None:
-    """Raise LimitError for a tensor that the model of the task lacks."""
+    """Raise LimitError unless the tensors have names, shapes and the type (PyTorch or numpy) of the task's model."""
     schema, _, were_torch = sent
     for name, shape in shapes.items():
         if name not in schema:
@@ -379,7 +380,10 @@ def _check_sent(shapes: Schema, is_torch: bool, sent: Sent) -> None:
         if shape != schema[name]:
             raise LimitError(f"tensor {name!r} has shape {shape}; the sent tensor has {schema[name]}", tensor=name)
     if is_torch != were_torch:
-        raise LimitError(f"these are tensors of {'PyTorch' if is_torch else 'numpy'}; the sent tensors were not")
+        raise LimitError(
+            f"expected {'PyTorch tensors' if were_torch else 'numpy arrays'}, as sent, "
+            f"got {'PyTorch tensors' if is_torch else 'numpy arrays'}"
+        )
 
 
 def _limits(given: str | Mapping[str, Any] | None) -> Limits:

@@ -218,8 +218,8 @@ def encode_reply(base: Tensors, new: Tensors, encoder: UpdateEncoder, *, jobs: i
             check_finite(name, after, before)
         except FormatError as error:
             raise error.converted(EncodeError) from None
-        kind, array = difference(before, after)
-        (whole if kind == "whole" else update)[name] = array
+        found = difference(before, after)
+        (whole if found.kind == "whole" else update)[name] = found.array
     return encoder.encode(update, whole=whole, jobs=jobs)
 
 
@@ -228,7 +228,7 @@ def lineage_of(payload: bytes, limits: Limits) -> Lineage:
     with open_bitstream(payload, limits=limits) as file:
         text = file.performance.base_model_id
     if text is None or (lineage := Lineage.parse(text)) is None:
-        raise FormatError("base_model_id of the update is not that of a round")
+        raise FormatError("base_model_id of the update does not name the model of a round")
     return lineage
 
 

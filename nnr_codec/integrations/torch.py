@@ -55,7 +55,7 @@ def sensitivity(
     ValueError
         There are no batches, or the outputs are not one float tensor and ``loss`` is missing.
     """
-    torch: Any = require("torch", "torch", "this")
+    torch: Any = require("torch", "torch", "measurement of error costs")
     parameters = {name: value for name, value in model.named_parameters() if value.is_floating_point()}
     squares = {name: torch.zeros_like(value, dtype=torch.float64, device="cpu") for name, value in parameters.items()}
     moments = _Moments(torch)

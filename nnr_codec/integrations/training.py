@@ -81,7 +81,7 @@ def compressibility_loss(weights: Any, gamma: float = 0.0, *, together: bool = T
     tensors = [weights] if isinstance(weights, torch.Tensor) else list(weights)
     tensors = [value.float() if value.element_size() < 4 else value for value in tensors]  # their squares fit float32
     if not tensors or not gamma >= 0:
-        raise ValueError("weights must not be empty and gamma must be at least 0")
+        raise ValueError(f"weights must not be empty and gamma must be at least 0, got {len(tensors)} tensors, {gamma}")
     sums = torch.stack([value.abs().sum() for value in tensors])
     squares = torch.stack([value.square().sum() for value in tensors])
     if together:
@@ -174,7 +174,7 @@ class Masks(Projection):
 
     @property
     def masks(self) -> dict[str, Any]:
-        """Return the masks of nonzero parameters, by parameter name, in the shapes of the parameters."""
+        """Masks of nonzero parameters, by parameter name, in the shapes of the parameters."""
         return dict(self._masks)
 
     def sparsify(self, ratio: float) -> None:
@@ -290,7 +290,7 @@ class LocalScaling(_Made):
         self.blocks = [Block(name, scale=f"{name}_scaling", axis=_axis(torch, layer)) for name, layer in layers.items()]
         config = configured(LocalScaling, config, options)
         if config.steps:
-            raise EncodeError("reduction steps must precede scales; apply them first")
+            raise EncodeError("LocalScaling does not accept reduce; apply the reduction steps to the module first")
         if kept := [name for name in layers if config.for_tensor(name).exact]:
             raise EncodeError(
                 f"tensor {kept[0]!r} is exact, but scales require quantization; use exact=False", tensor=kept[0]
@@ -334,7 +334,7 @@ class LowRank(_Made):
     """Weights replaced by products of two matrices G and H (8.3.7); G and H are trained.
 
     >>> parts = LowRank(module, error=0.3)                                                # doctest: +SKIP
-    >>> train(module, optimizer=Adam(module.parameters()))        # made after this       # doctest: +SKIP
+    >>> train(module, optimizer=Adam(module.parameters()))        # create it after this       # doctest: +SKIP
     >>> data = nnr_codec.encode(parts.model())                                            # doctest: +SKIP
 
     Parameters

@@ -31,7 +31,7 @@ _NAME = re.compile(r"[0-9a-f]{64}\.nnrpart\d*(\.new)?")
 #: Appended to the target's name.
 SUFFIX = ".parts"
 
-_HEAD = Struct("<8s32sQ")  # magic, digest of what follows it, bytes of the JSON text
+_HEAD = Struct("<8s32sQ")  # magic, digest of the rest of the file, bytes of the JSON text
 _MAGIC = b"nnrpart2"
 #: Alignment of buffers in bytes, as their arrays require.
 _ALIGNMENT = 16
@@ -47,8 +47,8 @@ class Checkpoint:
     Parameters
     ----------
     folder : path
-        Created if it does not exist. FileExistsError if others can access the folder, or it has other files or
-        is of another version.
+        Created if it does not exist. FileExistsError is raised if other users can write to the folder, if it contains
+        other files, or if it belongs to another version.
     version : str
         Version of the program.
     """

@@ -38,7 +38,7 @@ class Pieces(Protocol[Result_co]):
     """Task that is split into pieces for threads."""
 
     def pieces(self) -> Sequence[Callable[[], object]]:
-        """Return functions. The pool calls each of them once, in any order and any thread. Called once itself."""
+        """Return functions that the pool calls once each, in any order and any thread. Called once for each task."""
 
     def finish(self) -> Result_co:
         """Return the result of the task, after all pieces have run."""
@@ -137,7 +137,8 @@ class Pool:
 
         Threads run at most WINDOW bytes ahead of the results, or one task for each thread. Small tasks run in the
         calling thread. With ``large_first``, threads begin with the tasks that take much of the total time. Another
-        executor gets at most two tasks or groups of small tasks for each worker, and one if these exceed WINDOW bytes.
+        executor gets at most two tasks or groups of small tasks for each worker, and fewer, but at least one, if these
+        exceed WINDOW bytes on average.
 
         Raises WorkerError with the names of the tensors if the executor has lost a task.
         """

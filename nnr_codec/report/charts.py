@@ -15,7 +15,7 @@ CODINGS = {
     "uniform": "uniform quantization",
     "codebook": "codebook",
     "integer": "integers",
-    "raw": "floats as they are",
+    "raw": "unquantized floats",
     "overhead": "units without tensors",
 }
 #: Minimum share of a bar segment; narrower segments are merged with neighbours of the same coding.

@@ -16,32 +16,41 @@ from .document import Document, is_bounded
 COLUMNS = (
     ("tensor", "ascending", "Name. The tensors of a block are adjacent, and the first one has the bytes of all"),
     ("shape", "", "Shape and type in the model"),
-    ("coding", "ascending", "How values became quantization levels. After a +: the code that side information adds"),
-    ("levels", "descending", "Histogram of quantization levels, heights logarithmic. Sorts by the number of levels"),
+    ("coding", "ascending", "Coding of values as quantization levels. After a +: the code that side information adds"),
+    (
+        "levels",
+        "descending",
+        "Histogram of quantization levels, heights logarithmic. Sorts by the number of distinct levels",
+    ),
     ("parameters", "descending", "Number of values"),
     ("bytes", "descending", "Bytes of the units of the tensor, and their share of the bitstream"),
     ("bits/par", "descending", "Bits of the units for each parameter"),
     ("entropy", "descending", "Zero-order entropy of the levels plus bits stored beside them, for each parameter"),
-    ("to entropy", "descending", "Bytes relative to that entropy, if each level occurs eight times on average"),
+    (
+        "to entropy",
+        "descending",
+        "Bytes relative to that entropy, if each level occurs at least eight times on average",
+    ),
     ("SNR", "ascending", "Signal-to-noise ratio of the decoded tensor in dB"),
     ("max error", "descending", "Largest absolute error of the decoded tensor"),
     ("step", "descending", "Quantization step size and quantization parameter qp"),
     (
         "tools",
         "",
-        "Rate in squared steps per bit, unary length, scan order, skipped rows, shift parameter ids other than 0",
+        "Rate in squared step sizes per bit, unary length, scan order, skipped rows, shift parameter ids other than 0",
     ),
     ("ms", "descending", "Milliseconds of quantization and entropy coding"),
 )
 #: Heading of each total, and its meaning.
 TOTALS = {
-    "Size": "Bytes of the bitstream, topology and side information included, and of the tensors in the model file",
+    "Size": "Bytes of the bitstream, including topology and side information, and of the tensors in the model file",
     "Ratio": "Bytes of the bitstream relative to the tensors in the model file",
     "Bits per parameter": "Bits of the bitstream for each parameter",
-    "Against the entropy": "Bytes of coded levels relative to their zero-order entropy. The context-adaptive coder can "
+    "Relative to entropy": "Bytes of coded levels relative to their zero-order entropy. The context-adaptive coder can "
     "fall below it",
-    "SNR of matrices": "Signal-to-noise ratio of all tensors of two or more dimensions together, and the lowest one",
-    "SNR of vectors": "Signal-to-noise ratio of all other tensors together, and the number of exact tensors",
+    "SNR of matrices": "Signal-to-noise ratio of all float tensors with at least two extents above 1 together, "
+    "and the lowest one",
+    "SNR of vectors": "Signal-to-noise ratio of all other float tensors together, and the number of exact tensors",
     "Became zero": "Share of the nonzero values that decode to 0",
     "Largest error": "Largest absolute error of any value, and its tensor",
 }
@@ -69,7 +78,7 @@ def page(document: Document) -> str:
             f"<header><h1><bdi>{text(title)}</bdi></h1>",
             f'<p class="soft">encoded to NNR (ISO/IEC 15938-17) by nnr_codec {text(version)}, '
             f"in {document['seconds']:.2f} s with reading and writing</p>",
-            f"{_facts(document)}</header>\n<section><h2>Where the bytes are</h2>",
+            f"{_facts(document)}</header>\n<section><h2>Distribution of bytes</h2>",
             f'<figure class="card">{bar(rows, overhead)}{_legend(document)}</figure></section>',
             _plots(rows),
             f"<section><h2>Tensors</h2>{_controls(rows)}{_table(rows, document['totals']['bytes'])}</section>",
@@ -139,7 +148,7 @@ def _times(totals: Row) -> str:
 def _against(totals: Row) -> tuple[str, str]:
     """Return the bytes relative to the entropy of the levels."""
     if not totals["entropy_bytes"]:
-        return NONE, "no tensor to measure by"
+        return NONE, "no tensor has enough levels"
     return (
         _signed(totals["entropy_coded_bytes"] / totals["entropy_bytes"] - 1, 2),
         f"{count(totals['entropy_coded_bytes'])} for {count(totals['entropy_bytes'])} B",
@@ -314,4 +323,4 @@ def _notes() -> str:
     """Return the meanings of totals and columns."""
     meanings = [*TOTALS.items(), *((name, meaning) for name, _, meaning in COLUMNS)]
     items = "".join(f"<dt><b>{name}</b></dt><dd>{meaning}</dd>" for name, meaning in meanings)
-    return f'<footer class="note"><details><summary>What the figures mean</summary><dl>{items}</dl></details></footer>'
+    return f'<footer class="note"><details><summary>Meaning of the figures</summary><dl>{items}</dl></details></footer>'

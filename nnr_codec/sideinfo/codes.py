@@ -215,7 +215,8 @@ def _stream(words: Array | None, size: int) -> Bytes:
         raise ElementError("the words of bits must be float32 with one dimension", rule=Requirement.SIDE_INFORMATION)
     if words.size != _words(size):
         raise ElementError(
-            f"{words.size:,} words, but {_words(size):,} are required", rule=Requirement.SIDE_INFORMATION
+            f"the unit of bits has {words.size:,} words; {_words(size):,} are required",
+            rule=Requirement.SIDE_INFORMATION,
         )
     data: Bytes = np.ascontiguousarray(words, "<f4").view(np.uint8)
     if data[size:].any():
@@ -473,7 +474,7 @@ def _scaled(code: GridCode, stored: StoredType, shape: tuple[int, ...]) -> Itera
     extent, after = (1, 1) if axis is None else (shape[axis], prod(shape[axis + 1 :]))
     if len(code.scale) != extent * work.itemsize:
         raise ElementError(
-            f"{len(code.scale)} bytes of scales, but {extent * work.itemsize} are required",
+            f"the scales have {len(code.scale)} bytes, but {extent * work.itemsize} are required",
             rule=Requirement.SIDE_INFORMATION,
         )
     scales = np.frombuffer(code.scale, work.newbyteorder("<")).astype(work, copy=False)

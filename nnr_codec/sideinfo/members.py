@@ -31,7 +31,7 @@ def load(data: bytes) -> Any:
 
 def _integer(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"an integer of {len(digits):,} digits")
+        raise ValueError(f"an integer has {len(digits):,} digits; at most {_MAX_DIGITS} are supported")
     return int(digits)
 
 
@@ -45,7 +45,9 @@ def shown(key: str) -> str:
 
 
 class Members:
-    """JSON object whose members are taken one by one; its path is used in errors. ElementError for another value.
+    """JSON object whose members are taken one by one; its path is used in errors.
+
+    Raises ElementError for another value.
 
     Parameters
     ----------

@@ -27,7 +27,10 @@ STORAGE_FORMAT = 128
 #: extensions are features.
 VERSION = 4
 #: Features of version 4 that this package supports. A record names the features that it uses.
-FEATURES = frozenset({"repeats"})
+FEATURES = frozenset({"order", "repeats"})
+
+#: Order of differences by the exponents of the base.
+BY_EXPONENT = "exponent"
 
 #: First bytes of an inflated record.
 MAGIC = b'{"nnr_codec":'
@@ -108,11 +111,21 @@ class RawCode:
 
 @dataclass(frozen=True)
 class DeltaCode:
-    """Differences of bit patterns in a unit of int32, for the receiver of an update to add. Since version 3."""
+    """Differences of bit patterns in a unit of int32, for the receiver of an update to add. Since version 3.
+
+    Parameters
+    ----------
+    unit : str
+        Id of that unit.
+    order : str
+        ``"exponent"``: the items are sorted by the exponents of the base, items with equal exponents in the order of
+        the tensor (this is the feature ``order``); empty: the order of the tensor.
+    """
 
     KIND: ClassVar[str] = "delta"
     PART: ClassVar[str] = "delta"
     unit: str
+    order: str = ""
 
 
 @dataclass(frozen=True)
@@ -279,6 +292,12 @@ class SideInfo:
     def __bool__(self) -> bool:
         return bool(self.tensors or self.metadata)
 
+    @property
+    def by_exponent(self) -> frozenset[str]:
+        """Names of the tensors whose differences are in the order of the exponents of the base."""
+        ordered = {name for name, record in self.tensors.items() if _is_ordered(record)}
+        return frozenset(ordered | {name for name, record in self.tensors.items() if record.same_as in ordered})
+
     def to_bytes(self) -> bytes:
         """Return the record as canonical JSON, before deflation. Raise EncodeError for text that is not Unicode."""
         try:
@@ -311,7 +330,7 @@ class SideInfo:
             raise ElementError("is not a version number", path="nnr_codec", rule=Requirement.SIDE_INFORMATION)
         if int(version[1]) > VERSION:
             raise UnsupportedError(
-                f"side information of version {int(version[1])}; only versions up to {VERSION} are supported",
+                f"side information has version {int(version[1])}; only versions up to {VERSION} are supported",
                 rule=Requirement.SIDE_INFORMATION,
             )
         record = _read(Members(load(data), ""), budget)
@@ -327,7 +346,11 @@ class SideInfo:
 # ------------------------------------------------------------------------------------------------------------ writing
 def _features(tensor: TensorRecord) -> tuple[str, ...]:
     """Return the features that a tensor requires."""
-    return ("repeats",) if tensor.repeats else ()
+    return (("order",) if _is_ordered(tensor) else ()) + (("repeats",) if tensor.repeats else ())
+
+
+def _is_ordered(tensor: TensorRecord) -> bool:
+    return isinstance(tensor.code, DeltaCode) and bool(tensor.code.order)
 
 
 def _version(tensor: TensorRecord) -> int:
@@ -428,7 +451,7 @@ def _check_features(root: Members, budget: Budget) -> None:
     unknown = [repr(name[:50]) for name in required if name not in FEATURES]
     if unknown:
         raise UnsupportedError(
-            f"side information with the feature {', '.join(unknown[:5])}, which is not supported",
+            f"side information requires the feature {', '.join(unknown[:5])}, which is not supported",
             rule=Requirement.SIDE_INFORMATION,
         )
 
@@ -452,7 +475,7 @@ def _read_tensor(name: str, members: Members, limits: Limits, version: int) -> T
     elif "code" in members.values:
         repeats = _read_repeats(members, stored, shape) if "repeats" in members.values else None
         code = Members(members.need("code", dict), members.at("code"))
-        # With repeats, the shape of the items in the units is that of the unit.
+        # With repeats, the unit determines the shape of its items.
         tensor = _Tensor(name, stored, None if repeats else shape, limits, version, repeats is not None)
         record = TensorRecord(kind, shape, _read_code(code, tensor), repeats=repeats)
     else:
@@ -580,7 +603,10 @@ def _read_raw(members: Members, tensor: _Tensor) -> RawCode:
 def _read_delta(members: Members, tensor: _Tensor) -> DeltaCode:
     if tensor.stored.name != "int32":
         members.refuse("kind", f"differences must be int32, got {tensor.stored.name}")
-    return DeltaCode(_read_id(members, tensor, DeltaCode, "unit"))
+    order = members.take("order", str, "")
+    if order not in ("", BY_EXPONENT):
+        members.refuse("order", "is an unknown order")
+    return DeltaCode(_read_id(members, tensor, DeltaCode, "unit"), order)
 
 
 def _read_palette(members: Members, tensor: _Tensor) -> PaletteCode:

@@ -17,7 +17,7 @@ decode 60,000 tensors                  3.36  5.78
 open 60,000 tensors                    2.65  5.18
 =====================================  ====  =======
 
-They are generated at run time because a build environment lacks numpy and bitarray, which the tables import.
+The functions are generated at run time because a build environment lacks numpy and bitarray, which the tables import.
 """
 
 from __future__ import annotations
@@ -168,8 +168,7 @@ class _Lines(ABC):
                 yield from self._entry(ast.unparse(target), kind, arguments)
 
     def _entries(self, loop: ast.For, only: ast.stmt) -> Iterator[str]:
-        """Yield the lines of a loop whose only statement is a list entry, if it can be coded at once; otherwise
-        nothing."""
+        """Yield the lines that code a list in one call, for a loop whose only statement is an entry, if possible."""
         return iter(())
 
     @abstractmethod

@@ -452,7 +452,7 @@ class _QuantTensor:
         self.previous = 0  # level coded before this one, in coding order; only its sign is used
 
     def code(self) -> QuantTensor:
-        """Code the whole tensor. Text: shift_parameter_ids() before the flag it depends on (errata A1)."""
+        """Code the whole tensor in the order of errata A1: flags, shift_parameter_ids(), levels."""
         if self.s.qp_bits:
             self.t.qp_value = self.c.iae(self.s.qp_bits, self.given.qp_value, "qp_value")
         self.row_flags()
@@ -462,7 +462,7 @@ class _QuantTensor:
         if not self.c.decoding:
             for name in ("qp_value", *FLAGS, "levels"):
                 if getattr(self.t, name) != getattr(self.given, name):
-                    raise EncodeError(f"{name}: the syntax does not have this value here (10.2.1)")
+                    raise EncodeError(f"{name} has a value that the syntax cannot represent here (10.2.1)")
         return self.t
 
     def row_flags(self) -> None:
@@ -586,7 +586,7 @@ class _QuantTensor:
         max_abs_val = (zero if sign_val else size - zero - 1) if size > 0 else -1
         unlimited = max_abs_val == -1
         if not (c.decoding or unlimited or wanted <= max_abs_val):  # abs_remainder might be wide enough
-            raise EncodeError(f"level {value} is outside a codebook of {size} with its zero at {zero}")
+            raise EncodeError(f"level {value} is outside a codebook of {size} entries with its zero at {zero}")
         if unlimited or max_abs_val > 1:
             j = -1
             while True:

@@ -86,7 +86,7 @@ class Session:
             return key
         if key >= len(self.reference_list):
             raise MissingReferenceError(
-                f"{element} {key} is not in the reference list of {len(self.reference_list)}",
+                f"{element} {key} is not in the reference list of {len(self.reference_list)} names",
                 clause="6.4.3.7",
                 rule=Requirement.REFERENCE_INDEX,
             )

@@ -34,7 +34,7 @@ def tensor_split(tensor: npt.NDArray[A], split_index: Sequence[int], axis: int) 
     edges = [0, *split_index, tensor.shape[axis]]
     if any(low >= high for low, high in pairwise(edges)):
         raise ElementError(
-            f"split_index {list(split_index)} does not divide {tensor.shape[axis]} in order",
+            f"split_index {list(split_index)} does not increase from above 0 to below {tensor.shape[axis]}",
             clause="6.4.3.7",
             rule=Requirement.SPLIT_MAPPING,
         )

@@ -43,7 +43,7 @@ def _block(core: Value, aligns_last: bool) -> Block | None:
         return None
     block = Block(weight.name, axis=axis)
     channels = weight.shape[axis]
-    behind = 0 if is_matrix else len(weight.shape) - 2  # dimensions of the output after that of the channels
+    behind = 0 if is_matrix else len(weight.shape) - 2  # dimensions of the output after the channels
     bias, output = core.inputs.get("bias"), core
     if bias is not None and not _is_zero(bias):
         vector = _vector(bias, channels)

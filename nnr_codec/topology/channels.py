@@ -71,7 +71,7 @@ _UNKNOWN = _Extents(None)
 
 
 class _LostError(Exception):
-    """The operation is not understood; the channels of its operands are fixed."""
+    """Operation that the walk does not understand; the channels of its operands are fixed."""
 
 
 def find_channels(graph: Graph) -> tuple[Channels, ...]:
@@ -105,7 +105,7 @@ class _Walk:
 
     # ---------------------------------------------------------------------------------------------- values
     def extents(self, value: Value) -> _Extents:
-        """Return the dimensions of a value from those of its inputs."""
+        """Return the dimensions of a value from the dimensions of its inputs."""
         if value.tensor is not None:
             return self.of_tensor(value.tensor)
         if value.constant is not None:
@@ -350,6 +350,9 @@ class _Walk:
         axes = self.known(a.get("input"))
         if len(axes) < 2:
             raise _LostError
+        for axis in self.of(a.get("variance")).axes or []:
+            if axis is not None and not isinstance(axis, _Merged):
+                self.tracks.divide(axis)
         for name in ("mean", "variance", "offset", "scale"):
             axes[1] = self.with_vector(axes[1], a.get(name))
         return _Extents(axes)

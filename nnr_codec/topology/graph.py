@@ -2,8 +2,8 @@
 
 Operations and their arguments have the names and the meaning of NNEF 1.0, chapter 4. Formats normalize the shape of a
 bias, the layout of weights and depthwise convolutions (``groups`` is 0). Negative axes count from the last dimension.
-Implicit padding, strides and quantization are omitted. An operation that cannot be represented has no name. In addition
-to NNEF, :mod:`.channels` supports
+Implicit padding, strides and quantization may be omitted. An operation that cannot be represented has no name. In
+addition to NNEF, :mod:`.channels` supports
 
 - ``elementwise``: any elementwise function that is finite if its operands are 0;
 - ``batched_matmul``: a product of matrices whose operands may differ in rank;
@@ -14,7 +14,7 @@ to NNEF, :mod:`.channels` supports
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -54,6 +54,8 @@ class Value:
         Items of an array or a tuple.
     constant : bool, int, float, str or None
     tensor : Tensor or None
+    shape : tuple of int, or None
+        Shape of the result, if the format propagates shapes and it is known.
     users : list of Value
         Values computed from this value, once for each use. Outputs of the graph, loops, conditions and inner graphs
         count as two uses by a value that is not part of the graph: blocks and channels end there.
@@ -65,6 +67,7 @@ class Value:
     items: list[Value] | None = None
     constant: bool | int | float | str | None = None
     tensor: Tensor | None = None
+    shape: tuple[int, ...] | None = None
     users: list[Value] = field(default_factory=list)
 
 
@@ -78,10 +81,16 @@ class Graph:
         Values in the order of the format. Channels of a value that precedes one of its inputs are fixed.
     aligns_last : bool
         Operands of different rank are aligned at their last dimensions, as in numpy; otherwise at their first.
+    names : mapping of str to Value
+        Values by their names in the format, if it provides them.
+    results : sequence of Value or None
+        Outputs of the graph, if the format provides them; None for an unknown value.
     """
 
     values: Sequence[Value] = ()
     aligns_last: bool = False
+    names: Mapping[str, Value] = field(default_factory=dict)
+    results: Sequence[Value | None] = ()
 
 
 class GraphBuilder:

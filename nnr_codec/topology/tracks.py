@@ -1,7 +1,7 @@
 """Tracks: numbered channels of tensors and activations, which are joined, fixed and returned as Channels.
 
 A track is one index of one dimension of a tensor or an activation, and a dimension is an array of tracks. The walk over
-a graph joins the tracks that an operation maps to each other, and fixes those that must not be removed. Joined tracks
+a graph joins the tracks that an operation maps to each other, and fixes tracks that must not be removed. Joined tracks
 are one channel of the network.
 """
 
@@ -34,6 +34,7 @@ class Tracks:
     _pairs: list[tuple[Ids, Ids]] = field(default_factory=list)
     _fixed: dict[int, Ids] = field(default_factory=dict)
     _made: set[int] = field(default_factory=set)
+    _divisors: set[int] = field(default_factory=set)
     _places: dict[tuple[str, int], Ids] = field(default_factory=dict)
 
     def charge(self, steps: int) -> None:
@@ -79,6 +80,11 @@ class Tracks:
         """Record that the tensor with this dimension produces the channels."""
         if len(ids):
             self._made.add(int(ids[0]))
+
+    def divide(self, ids: Ids) -> None:
+        """Record that values along this dimension of a tensor become divisors, such as variances."""
+        if len(ids):
+            self._divisors.add(int(ids[0]))
 
     def channels(self) -> tuple[Channels, ...]:
         """Return the removable channels: a tensor produces them, and none of their tracks is fixed.
@@ -147,8 +153,10 @@ class Tracks:
             Channels(
                 end - begin,
                 tuple(
-                    Slice(tensor, axis, offset, outer, inner, makes=int(self._places[tensor, axis][0]) in self._made)
-                    for (tensor, axis), start, of_each in zip(places, starts, inners, strict=True)
+                    Slice(tensor, axis, offset, outer, inner, *[first in kind for kind in (self._made, self._divisors)])
+                    for (tensor, axis), first, start, of_each in zip(
+                        places, [int(self._places[place][0]) for place in places], starts, inners, strict=True
+                    )
                     for offset, outer, inner in _repeated(start[begin], of_each, end - begin)
                 ),
             )

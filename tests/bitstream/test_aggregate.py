@@ -1,4 +1,4 @@
-"""Writing aggregates, and extracting what stands alone (6.2.2, 6.2.3, 6.3.3.8, 6.4.3.4, 6.4.3.8)."""
+"""Writing of aggregates, and extraction of self-contained parts (6.2.2, 6.2.3, 6.3.3.8, 6.4.3.4, 6.4.3.8)."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def start(**options: Any) -> Bitstream:
 
 
 def other(payload: bytes) -> bytes:
-    """A unit of an unspecified type."""
+    """Return a unit of an unspecified type."""
     return Bitstream().unit(NnrUnitHeader(nnr_unit_type=32), payload).data
 
 
 def headers(data: bytes) -> list[tuple[int, NnrAggregateUnitHeader]]:
-    """The aggregates of a bitstream, with their offsets."""
+    """Return the aggregates of a bitstream, with their offsets."""
     aggregates = (unit for unit in UnitReader(data) if unit.header.nnr_unit_type == NNR_AGG)
     return [(unit.offset, cast(NnrAggregateUnitHeader, unit.header.detail)) for unit in aggregates]
 
 
 # ------------------------------------------------------------------------------------------------ writing
-def test_what_is_written_is_read() -> None:
+def test_round_trip() -> None:
     units = [other(b"a"), other(b"bc"), other(b"")]
     data = write_aggregate(units, nnr_aggregate_unit_type=NNR_AGG_SLF, quant_bitdepth=[0, 31, 8])
     assert data.endswith(b"".join(units))
@@ -64,7 +64,7 @@ def test_what_is_written_is_read() -> None:
     st.booleans(),
 )
 def test_entry_points_are_where_the_units_are(payloads: list[bytes], longer: int, nested: bool) -> None:
-    """Whatever the sizes, the aggregate's own size field of two or four bytes included."""
+    """The sizes vary, including the aggregate's own size field of two or four bytes."""
     units = [other(payload) for payload in payloads]
     units[0] = other(payloads[0] + bytes(longer))
     data = write_aggregate(units, entry_points=True)
@@ -134,7 +134,7 @@ def test_what_cannot_be_written(units: list[bytes], options: dict[str, Any], mat
 
 # ------------------------------------------------------------------------------------------------ extracting
 def model(kind: int = NNR_AGG_SLF) -> Bitstream:
-    """Tensor a; an aggregate, unit 3, of b and an aggregate, unit 5, of c and d; tensor e."""
+    """Return tensor a; an aggregate, unit 3, of b and an aggregate, unit 5, of c and d; tensor e."""
     s = start(density=2, parameter=4).ndu(ndu("a", [2]), [1, 2])
     s.ndu(ndu("b", [2]), [3, 4]).ndu(ndu("c", [2]), [5, 6]).ndu(ndu("d", [2]), [7, 8])
     s.aggregate(4, kind=kind).aggregate(3, kind=kind, entry_points=True)
@@ -142,7 +142,7 @@ def model(kind: int = NNR_AGG_SLF) -> Bitstream:
 
 
 def assert_part(part: bytes, whole: bytes, *names: str) -> None:
-    """The part decodes alone to these tensors of the whole."""
+    """Check that the part alone decodes to these tensors of the whole."""
     got, want = nnr.decode(part), nnr.decode(whole)
     assert list(got) == list(names)
     for name in names:
@@ -216,7 +216,7 @@ def test_one_whose_scope_has_ended_does_not() -> None:
 
 
 def layers() -> Bitstream:
-    """Unit 3 is a layer parameter set of b, c and d, of which c and d are in aggregates; unit 9 is another."""
+    """Return unit 3, a layer parameter set of b, c and d, with c and d in aggregates; unit 9 is another one."""
     s = start(density=2).ndu(ndu("a", [1]), [1]).lps(1, 8, alone=1).ndu(ndu("b", [1]), [2])
     s.ndu(ndu("c", [1]), [3]).ndu(ndu("d", [1]), [4])
     s.add(write_aggregate([s.units.pop(-2), write_aggregate([s.units.pop(), other(b"x")])]))
@@ -317,7 +317,7 @@ def test_a_malformed_bitstream() -> None:
 @pytest.mark.medium
 @given(st.data())
 def test_every_self_contained_part_decodes_to_what_the_whole_decodes_to(data: st.DataObject) -> None:
-    """Random trees of aggregates, parameter sets and tensors."""
+    """The bitstreams are random trees of aggregates, parameter sets and tensors."""
     s = start(density=data.draw(st.integers(0, 3)))
     count = 0
 

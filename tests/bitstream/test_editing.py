@@ -1,4 +1,4 @@
-"""Reading, changing and writing units: what is not changed comes back bit by bit."""
+"""Reading, changing and writing units: unchanged parts are restored bit by bit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_foreign_streams_come_back() -> None:
 
 
 def nested() -> bytes:
-    """STR MPS AGG(a AGG(b c)) with entry points in both aggregates."""
+    """Return STR MPS AGG(a AGG(b c)) with entry points in both aggregates."""
     stream = Bitstream().str_().mps()
     for name in "abc":
         stream.ndu(ndu(name, [300], kind=NNR_PT_INT), np.arange(300))
@@ -123,7 +123,7 @@ def test_an_element_without_a_place_is_refused() -> None:
 
 
 class Counting(io.BytesIO):
-    """A file that counts what is read."""
+    """File that counts the bytes that are read."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -178,7 +178,7 @@ def test_a_file_that_becomes_shorter() -> None:
 
 # ------------------------------------------------------------------------------------------------ repeated headers
 def repeating(kind: int = NNR_PT_INT) -> Bitstream:
-    """STR MPS, and tensors whose headers repeat or differ in shape; two ids are also in the other bytes of headers."""
+    """Return STR, MPS, and tensors with equal or different headers; two ids also occur in other header bytes."""
     stream = Bitstream().str_().mps()
     for name, dims in (("a", [2, 3]), ("b", [2, 3]), ("", [2, 3]), ("c", [6]), ("d\u00e9", [2, 3]), ("e", [6])):
         stream.ndu(ndu(name, dims, kind=kind), range(6))

@@ -1,4 +1,4 @@
-"""The level writer: any levels under any legal header come back, in units of any size."""
+"""The level writer: levels under any legal header are restored, in units of any size."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ BLOCK_TYPES = (NNR_CPT_DC, NNR_CPT_LS, NNR_CPT_BN, NNR_CPT_BI)
 
 
 def recs_of(data: bytes) -> list[Rec]:
-    """Names, values and QuantParam of the first group of units."""
+    """Return names, values and QuantParam of the first group of units."""
     group = next(iter(BitstreamParser(UnitReader(data)).groups()))
     return group.recs(state=UpdateState(), budget=Budget(Limits()))
 
 
 def resolved(levels: Ints, order: Ints) -> Ints:
-    """QuantParam of coded levels with dq_flag 1 (10.2.1.4)."""
+    """Return the QuantParam of coded levels with dq_flag 1 (10.2.1.4)."""
     state, out = 0, np.zeros(levels.size, np.int64)
     for k in order.tolist():
         level = int(levels.reshape(-1)[k])
@@ -66,7 +66,7 @@ def codebooks(draw: st.DrawFn) -> IntegerCodebook:
 
 @st.composite
 def headers(draw: st.DrawFn) -> NnrCompressedDataUnitHeader:
-    """Legal headers of units that levels are coded in, profile 1."""
+    """Draw legal headers of units with coded levels, profile 1."""
     kind = draw(st.sampled_from([NNR_PT_INT, NNR_PT_FLOAT, NNR_PT_BLOCK]))
     dims = draw(st.lists(st.integers(1, 20), min_size=1, max_size=3))
     elements: dict[str, Any] = {"dq_flag": draw(st.integers(0, 1))}
@@ -107,7 +107,7 @@ def test_any_levels_under_any_header_come_back(
             low, high = -part.codebook.cb_zero_offset, part.codebook.codebook_size - 1 - part.codebook.cb_zero_offset
         values = rng.integers(low, high, part.dims, endpoint=True) * rng.integers(0, 2, part.dims)
         if part.codebook and header.dq_flag:
-            values[:] = 0  # most indices would leave the codebook when they are doubled
+            values[:] = 0  # most indices would exceed the codebook if they were doubled
         ids = rng.integers(0, 9, 87 + 4 * (header.cabac_unary_length_minus1 + 1)).astype(np.uint8)
         skip = int(syntax.can_skip_rows and rng.random() < 0.5)
         sides.append(TensorSide(row_skip_enabled_flag=skip, shift_parameter_ids=ids))
@@ -126,7 +126,7 @@ def test_any_levels_under_any_header_come_back(
         stream.add(unit)
     try:
         recs = recs_of(stream.data)
-    except nnr.BitstreamError as error:  # a product of step and level that the type does not have
+    except nnr.BitstreamError as error:  # the product of step size and level is out of range of the type
         assert header.nnr_compressed_data_unit_payload_type != NNR_PT_INT
         assert any(reason in str(error) for reason in ("not a normal number", "exceeds")), error
         return
@@ -136,9 +136,9 @@ def test_any_levels_under_any_header_come_back(
         np.testing.assert_array_equal(rec.levels.reshape(wanted[rec.role].shape), wanted[rec.role], err_msg=rec.role)
 
 
-# ------------------------------------------------------------------------------------------------ what may be given
+# ------------------------------------------------------------------------------------------------ accepted arguments
 def test_defaults() -> None:
-    """One array, profile 1, QpDensity 2; no session has to be at hand."""
+    """The defaults are one array, profile 1, QpDensity 2; no session is required."""
     (unit,) = nnr.write_ndu(ndu("w", [2, 3]), np.arange(6), qp=-4)
     data = Bitstream().str_().mps().add(unit).data
     np.testing.assert_array_equal(nnr.decode(data)["w"], np.arange(6).reshape(2, 3) / 2)
@@ -166,7 +166,7 @@ def test_g_and_h_in_two_units() -> None:
 
 
 def test_references_of_updates() -> None:
-    """coLocParam and AnySigBeforeFlag are those that a decoder has when it comes to the unit."""
+    """coLocParam and AnySigBeforeFlag are the values that a decoder has at the unit."""
     rng = np.random.default_rng(3)
     first, second = rng.integers(-3, 4, (2, 9, 8))
     decoder = nnr.UpdateDecoder()
@@ -187,8 +187,8 @@ def test_indexed_references() -> None:
 
 # ------------------------------------------------------------------------------------------------ QuantParam
 @pytest.mark.parametrize("scan_order", [0, 1])
-def test_what_was_decoded_can_be_written_again(scan_order: int) -> None:
-    """Levels as decoders give them, after dependent quantization is resolved."""
+def test_decoded_levels_can_be_written_again(scan_order: int) -> None:
+    """The levels are levels of decoders, after dependent quantization is resolved."""
     rng = np.random.default_rng(4)
     header = ndu("w", [19, 11], dq_flag=1, scan_order=scan_order)
     (unit,) = nnr.write_ndu(header, rng.integers(-20, 20, (19, 11)))
@@ -234,7 +234,7 @@ def test_units_are_as_large_as_allowed(max_unit_size: int) -> None:
 
 
 def assert_units_are_as_large_as_allowed(size: int, max_unit_size: int) -> None:
-    """No more parts than it takes, around the sizes from which nnr_unit_size has four bytes too."""
+    """Check that no unit is smaller than necessary, also near the sizes with four bytes of nnr_unit_size."""
     header, payload = ndu("w", [size], kind=NNR_PT_RAW_FLOAT), bytes(size)
     session = Session(general_profile_idc=1)
     overhead = len(write_payload(header, b"", session)[0]) - 2
@@ -262,7 +262,7 @@ def test_no_room_for_a_header(max_unit_size: int) -> None:
         nnr.write_ndu(ndu("w", [40, 40], kind=NNR_PT_RAW_FLOAT), np.ones((40, 40)), max_unit_size=max_unit_size)
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ rejected input
 @pytest.mark.parametrize(
     ("header", "levels", "options", "message"),
     [

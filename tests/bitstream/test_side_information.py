@@ -1,4 +1,4 @@
-"""How side information looks in lines and trees of units."""
+"""Side information in lists and trees of units."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ RECORD = b'{"nnr_codec":1,"tensors":{"w":{"type":"float16"}}}'
 
 
 def unit(data: bytes, *, deflated: bool = False, storage: int = 128) -> bytes:
-    """A bitstream whose last unit carries ``data``."""
+    """Return a bitstream whose last unit contains ``data``."""
     text = zlib.compress(data) if deflated else data
     return Bitstream().str_().mps().topology(text, storage=storage, compression=NNR_DFL if deflated else 0).data
 
 
 def shown(data: bytes) -> tuple[str, str, str]:
-    """The line of the last unit, and the meanings of its format and its data."""
+    """Return the line of the last unit, and the meanings of its format and its data."""
     *_, line = summarise(data)
     *_, tree = trees(UnitReader(data))
     storage, text = tree.find(["topology_storage_format", "topology_data"])
@@ -60,7 +60,7 @@ def test_deflated_data_that_breaks_off() -> None:
     ("data", "storage", "compression"),
     [(RECORD, 129, 0), (RECORD, 200, 0), (RECORD[1:], 128, 0), (b"", 128, 0), (RECORD, 128, 1), (RECORD, 128, 2)],
 )
-def test_what_is_another_s(data: bytes, storage: int, compression: int) -> None:
+def test_foreign_side_information(data: bytes, storage: int, compression: int) -> None:
     s = Bitstream().str_().mps().topology(data, storage=storage, compression=compression)
     detail, meaning, text = shown(s.data)
     assert detail.startswith(f"format {storage}")

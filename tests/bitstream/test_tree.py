@@ -1,4 +1,4 @@
-"""Trees: each bit of each unit once, values and raw bits that agree, and what can be read of a malformed bitstream."""
+"""Trees: each bit of each unit occurs once, values agree with bits, and malformed bitstreams are shown in part."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STREAMS = {str(path.relative_to(ROOT)): path for path in sorted(ROOT.rglob("*.nn
 
 
 def facts(path: Path) -> dict[str, Any]:
-    """What the case says of its bitstream."""
+    """Return the description of the bitstream in the case."""
     case = path.with_name("case.json")
     parsed: dict[str, Any] = json.loads(case.read_text("utf-8")) if case.exists() else {}
     return parsed
@@ -36,7 +36,7 @@ def facts(path: Path) -> dict[str, Any]:
 
 @lru_cache
 def read(data: Path | bytes) -> tuple[list[UnitNode], nnr.NnrError | None]:
-    """The trees of a bitstream, and the error that they end with."""
+    """Return the trees of a bitstream, and the final error."""
     said = facts(data) if isinstance(data, Path) else {}
     given = None
     if isinstance(data, Path) and "topology" in said:
@@ -51,7 +51,7 @@ def read(data: Path | bytes) -> tuple[list[UnitNode], nnr.NnrError | None]:
 
 
 def leaves(unit: Node) -> Iterator[Node]:
-    """The nodes that cover bits themselves, those of the units inside included."""
+    """Return the nodes without children that cover bits, including nodes of inner units."""
     return (node for node in unit.walk() if node.bits and not node.children)
 
 
@@ -78,7 +78,7 @@ def test_nodes_cover_each_bit_once(path: Path) -> None:
 
 
 @for_each(STREAMS, "medium")
-def test_raw_bits_are_those_of_the_bitstream(path: Path) -> None:
+def test_raw_bits_equal_the_bitstream(path: Path) -> None:
     bits = BitReader(path.read_bytes())
     for root in read(path)[0]:
         for leaf in leaves(root):

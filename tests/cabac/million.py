@@ -1,11 +1,11 @@
-"""The kernel against the plain implementation of clause 10 on any number of small random tensors.
+"""Comparison of the kernel with the plain implementation of clause 10 on many small random tensors.
 
 ``python -m tests.cabac.million [--count N] [--seed S] [--first K] [--jobs J]``
 
-Payloads of one to four tensors with any combination of the tools are encoded by both and decoded by both: the bytes,
-parameters, flags, ids, entry points and positions are equal; in one payload of 16 also the state after every bin. The
-first tensors of payloads are also decoded in lanes, where the processor has them. A
-payload follows from the seed and its number alone: where the two disagree, ``--first NUMBER --count 1`` is enough.
+Both encode and decode payloads of one to four tensors with any combination of the tools: the bytes, parameters, flags,
+ids, entry points and positions are equal; in one payload of 16 also the state after every bin. The first tensors of
+payloads are also decoded in lanes, by each engine of the processor. A payload depends only on the seed and its number:
+``--first NUMBER --count 1`` repeats a failure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nnr_codec.cabac_ext.kernel import (
     PayloadEncoder,
     decode_lanes,
     fits_lanes,
-    has_lanes,
+    lane_engines,
 )
 from nnr_codec.syntax.deepcabac import QuantTensor, QuantTensorSyntax
 
@@ -51,16 +51,16 @@ from .pairs import (
 
 #: Tensors of the payloads whose numbers have this remainder; ten in eight payloads.
 SIZES = (1, 1, 1, 1, 1, 1, 2, 2)
-#: Payloads that a process does at once.
+#: Payloads in one batch of a process.
 BATCH = 400
-#: One payload of so many is compared bin by bin.
+#: One of this number of payloads is compared bin by bin.
 TRACED = 16
 UNARY = (1, 1, 1, 1, 2, 2, 2, 3, 5, 5, 10, 10, 11, 40)
 WIDTHS = (0, 1, 1, 1, 2, 2, 5, 12, 40, 1000, 2**20, 2**31)
 
 
 def random_dims(random: Random) -> tuple[int, ...]:
-    """Few elements; in a share of the tensors two or three rows of blocks of a scan order."""
+    """Return few elements; some tensors have two or three rows of blocks of a scan order."""
     kind = random.random()
     if kind < 0.02:
         return random.choice((17, 33, 65)), random.choice((2, 3))
@@ -75,13 +75,13 @@ def random_dims(random: Random) -> tuple[int, ...]:
 
 
 def random_codebook(random: Random) -> tuple[int, int]:
-    """CbSize and CbZeroOffset; one-sided ones are frequent."""
+    """Return CbSize and CbZeroOffset; one-sided codebooks are frequent."""
     size = random.choice((1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 33, 300, 2**31 + 5))
     return size, random.choice((0, size - 1, size // 2, random.randrange(size)))
 
 
 def random_pair(random: Random) -> Pair:
-    """A tensor of clause 10 with all that its coding depends on."""
+    """Return a tensor of clause 10 with all parameters of its coding."""
     dims = random_dims(random)
     size, bit = prod(dims), random.getrandbits
     profile = int(random.random() < 0.75)
@@ -120,14 +120,14 @@ def random_pair(random: Random) -> Pair:
 
 
 def payload_of(seed: int, number: int) -> list[Pair]:
-    """The tensors of a payload."""
+    """Return the tensors of a payload."""
     random = Random(seed << 40 | number)
     count = SIZES[number % len(SIZES)] + 2 * (number % 64 == 63)
     return [random_pair(random) for _ in range(count)]
 
 
 def compare(tensors: list[Pair], traced: bool) -> Counter[str]:
-    """Code tensors by both; what was compared, by tools. AssertionError where they disagree."""
+    """Code tensors with both; return the compared items by tool. Raise AssertionError if they differ."""
     syntaxes = [s for s, _ in tensors]
     payload = oracle_encode(*tensors)
     encoder = PayloadEncoder()
@@ -149,8 +149,8 @@ def compare(tensors: list[Pair], traced: bool) -> Counter[str]:
     return seen
 
 
-def compare_lanes(payloads: list[list[Pair]]) -> int:
-    """Decode the first tensors side by side; how many suit lanes. AssertionError if one differs from scalar code."""
+def compare_lanes(payloads: list[list[Pair]], engine: str) -> int:
+    """Decode the first tensors in lanes; return the number of suitable ones. Raise AssertionError on a difference."""
     jobs, found = [], []
     for tensors in payloads:
         payload, s = kernel_encode(*tensors), tensors[0][0]
@@ -160,7 +160,7 @@ def compare_lanes(payloads: list[list[Pair]]) -> int:
             jobs.append(LaneJob(one, levels))
             other.read(expected)
             found.append((levels, expected, other.decoder.bit))
-    decode_lanes(jobs, few=len(jobs) % 7)
+    decode_lanes(jobs, len(jobs) % 7, engine)
     for job, (levels, expected, bit) in zip(jobs, found, strict=True):
         assert job.done
         assert levels.tolist() == expected.tolist()
@@ -169,7 +169,7 @@ def compare_lanes(payloads: list[list[Pair]]) -> int:
 
 
 def reader_of(payload: bytes, s: QuantTensorSyntax) -> LevelReader:
-    """The reader of the levels of a payload's first tensor."""
+    """Return the reader of the levels of a payload's first tensor."""
     decoder = PayloadDecoder(payload)
     if s.qp_bits:
         decoder.quant_param(s.qp_bits)
@@ -177,7 +177,7 @@ def reader_of(payload: bytes, s: QuantTensorSyntax) -> LevelReader:
 
 
 def tools(s: QuantTensorSyntax, t: QuantTensor) -> Iterator[str]:
-    """What a tensor has, by names for the table."""
+    """Return the properties of a tensor, by the names of the table."""
     yield "tensors"
     yield f"profile {s.general_profile_idc}"
     yield from ["first edition"] * s.first_edition
@@ -194,7 +194,7 @@ def tools(s: QuantTensorSyntax, t: QuantTensor) -> Iterator[str]:
 
 
 def batch(seed: int, start: int, stop: int) -> Counter[str]:
-    """Payloads of these numbers."""
+    """Compare the payloads of these numbers."""
     seen: Counter[str] = Counter()
     for number in range(start, stop):
         try:
@@ -202,13 +202,14 @@ def batch(seed: int, start: int, stop: int) -> Counter[str]:
         except Exception as error:
             error.add_note(f"payload {number} of seed {seed}: --seed {seed} --first {number} --count 1")
             raise
-    if has_lanes():
-        seen["tensors in lanes"] = compare_lanes([payload_of(seed, number) for number in range(start, stop)])
+    for engine in lane_engines():
+        payloads = [payload_of(seed, number) for number in range(start, stop)]
+        seen[f"tensors in lanes, {engine}"] = compare_lanes(payloads, engine)
     return seen
 
 
 def batches(seed: int, first: int, jobs: int) -> Iterator[Counter[str]]:
-    """What batch after batch saw, without an end."""
+    """Yield the results of batches without end."""
     starts = range(first, 1 << 40, BATCH)
     if jobs == 1:
         yield from (batch(seed, start, start + BATCH) for start in starts)
@@ -220,7 +221,7 @@ def batches(seed: int, first: int, jobs: int) -> Iterator[Counter[str]]:
 
 
 def run(count: int, seed: int = 0, first: int = 0, jobs: int = 1) -> Counter[str]:
-    """Compare at least so many tensors, in whole batches but for few of them."""
+    """Compare at least this number of tensors, in whole batches unless they are few."""
     if count < BATCH:
         return batch(seed, first, first + count)
     seen: Counter[str] = Counter()
@@ -235,7 +236,7 @@ def run(count: int, seed: int = 0, first: int = 0, jobs: int = 1) -> Counter[str
 
 
 def main() -> None:
-    """Run, and print what was compared."""
+    """Run, and print the compared items."""
     parser = argparse.ArgumentParser(prog="python -m tests.cabac.million", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=1_000_000, help="tensors, at least")
     parser.add_argument("--seed", type=int, default=0)

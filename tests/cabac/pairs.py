@@ -1,6 +1,6 @@
-"""The compiled kernel and the plain implementation side by side: one description of a tensor for both.
+"""The compiled kernel and the plain implementation, with one description of a tensor for both.
 
-A tensor is a pair (QuantTensorSyntax, QuantTensor) of the plain implementation; the functions here hand it to either.
+A tensor is a pair (QuantTensorSyntax, QuantTensor) of the plain implementation; the functions here pass it to either.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nnr_codec.syntax.deepcabac import (
 Pair = tuple[QuantTensorSyntax, QuantTensor]
 Ints = npt.NDArray[np.int64]
 
-#: Settings that do not depend on how busy the machine is.
+#: Settings that do not depend on the load of the machine.
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 #: The number of the first context of each element in TensorSide and in PayloadTracer.bins.
@@ -53,7 +53,7 @@ BYPASS, TERMINATE = -1, -2
 
 # ------------------------------------------------------------------------------------------------ translation
 def kernel_syntax(s: QuantTensorSyntax) -> TensorSyntax:
-    """The same headers for the kernel."""
+    """Return the same headers for the kernel."""
     return TensorSyntax(
         s.dims,
         general_profile_idc=s.general_profile_idc,
@@ -70,12 +70,12 @@ def kernel_syntax(s: QuantTensorSyntax) -> TensorSyntax:
 
 
 def context_count(s: QuantTensorSyntax) -> int:
-    """Entries of TensorSide.shift_parameter_ids."""
+    """Return the number of entries of TensorSide.shift_parameter_ids."""
     return BASE["abs_level_greater_x"] + 4 * (s.cabac_unary_length_minus1 + 1)
 
 
 def kernel_ids(s: QuantTensorSyntax, ids: dict[str, list[int]]) -> npt.NDArray[np.uint8]:
-    """Shift parameter ids in the kernel's layout."""
+    """Return shift parameter ids in the kernel's layout."""
     flat = np.zeros(context_count(s), np.uint8)
     for element, values in ids.items():
         flat[BASE[element] : BASE[element] + len(values)] = values
@@ -83,7 +83,7 @@ def kernel_ids(s: QuantTensorSyntax, ids: dict[str, list[int]]) -> npt.NDArray[n
 
 
 def kernel_side(s: QuantTensorSyntax, t: QuantTensor) -> TensorSide:
-    """What an encoder is told besides the levels."""
+    """Return the inputs of an encoder besides the levels."""
     return TensorSide(
         hist_dep_sig_prob_enabled_flag=t.hist_dep_sig_prob_enabled_flag,
         row_skip_enabled_flag=t.row_skip_enabled_flag,
@@ -92,14 +92,14 @@ def kernel_side(s: QuantTensorSyntax, t: QuantTensor) -> TensorSide:
 
 
 def kernel_levels(s: QuantTensorSyntax, t: QuantTensor) -> npt.NDArray[np.int32]:
-    """The levels as an array."""
+    """Return the levels as an array."""
     return np.array(t.levels, np.int32).reshape(s.dims)
 
 
 # ------------------------------------------------------------------------------------------------ coding
 @dataclass
 class Decoded:
-    """A decoded payload: what each tensor gave, the bits read after each, and the bins where they were traced."""
+    """Decoded payload: each tensor, the number of bits read after it, and the bins if they were traced."""
 
     qp_values: list[int] = field(default_factory=list)
     params: list[list[int]] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Decoded:
 
 
 def oracle_encode(*tensors: Pair) -> bytes:
-    """One payload, by the plain implementation."""
+    """Encode one payload with the plain implementation."""
     c = ArithmeticEncoder()
     for s, t in tensors:
         quant_tensor(c, s, t)
@@ -120,7 +120,7 @@ def oracle_encode(*tensors: Pair) -> bytes:
 
 
 def oracle_decode(payload: bytes, syntaxes: Sequence[QuantTensorSyntax], trace: bool = True) -> Decoded:
-    """Everything about a payload, by the plain implementation."""
+    """Decode a payload completely with the plain implementation."""
     bins: list[Bin] = []
     c, out = ArithmeticDecoder(payload, bins.append if trace else None), Decoded()
     for s in syntaxes:
@@ -138,21 +138,21 @@ def oracle_decode(payload: bytes, syntaxes: Sequence[QuantTensorSyntax], trace: 
 
 
 def context_number(b: Bin) -> int:
-    """The kernel's number for the context of a bin."""
+    """Return the kernel's number for the context of a bin."""
     if b.ctx_inc >= 0:
         return BASE[b.element] + b.ctx_inc
     return TERMINATE if b.element == "terminating_one_bit" else BYPASS
 
 
 def kernel_encode(*tensors: Pair) -> bytes:
-    """One payload, by the kernel."""
+    """Encode one payload with the kernel."""
     c = PayloadEncoder()
     feed(c, *tensors)
     return c.getvalue()
 
 
 def kernel_estimate(*tensors: Pair) -> float:
-    """Its size in bits, by the kernel's estimator."""
+    """Return the size in bits by the kernel's estimator."""
     c = PayloadEstimator()
     feed(c, *tensors)
     return c.bits
@@ -168,7 +168,7 @@ def feed(c: PayloadEncoder | PayloadEstimator, *tensors: Pair) -> None:
 
 
 def kernel_decode(payload: bytes, syntaxes: Sequence[QuantTensorSyntax]) -> Decoded:
-    """Everything about a payload, by the kernel's decoder."""
+    """Decode a payload completely with the kernel's decoder."""
     c, out = PayloadDecoder(payload), Decoded()
     for s in syntaxes:
         _take(c, s, out)
@@ -178,7 +178,7 @@ def kernel_decode(payload: bytes, syntaxes: Sequence[QuantTensorSyntax]) -> Deco
 
 
 def kernel_trace(payload: bytes, syntaxes: Sequence[QuantTensorSyntax]) -> Decoded:
-    """The bins of a payload, and its parameters, by the kernel's tracer."""
+    """Return the bins of a payload, and its parameters, from the kernel's tracer."""
     c, out = PayloadTracer(payload), Decoded()
     for s in syntaxes:
         _take(c, s, out)
@@ -201,7 +201,7 @@ def _take(c: PayloadDecoder | PayloadTracer, s: QuantTensorSyntax, out: Decoded)
 
 
 def assert_same(got: Decoded, expected: Decoded) -> None:
-    """Compare all that `got` has."""
+    """Compare all items of `got`."""
     assert got.qp_values == expected.qp_values
     assert got.params == expected.params
     assert got.ids == expected.ids
@@ -220,14 +220,14 @@ def assert_same(got: Decoded, expected: Decoded) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ random tensors
-EDGES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)  # about the edges of blocks
+EDGES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)  # near the edges of blocks
 MAX_SIZE = 300
 INT32 = (-(2**31), 2**31 - 1)
 
 
 @st.composite
 def dimensions(draw: st.DrawFn) -> tuple[int, ...]:
-    """1-D to 4-D, [1, n] and [n, 1] among them."""
+    """Draw dimensions from 1-D to 4-D, including [1, n] and [n, 1]."""
     shape = draw(st.sampled_from(["any", "any", "any", "row", "column", "rank 2"]))
     extent = st.sampled_from(EDGES)
     if shape == "row":
@@ -245,13 +245,13 @@ def dimensions(draw: st.DrawFn) -> tuple[int, ...]:
 
 @st.composite
 def codebooks(draw: st.DrawFn) -> tuple[int, int]:
-    """CbSize and CbZeroOffset; one-sided ones are frequent."""
+    """Draw CbSize and CbZeroOffset; one-sided codebooks are frequent."""
     size = draw(st.one_of(st.integers(1, 12), st.sampled_from([20, 33, 300, 2**31 + 5])))
     return size, draw(st.one_of(st.sampled_from([0, size - 1, size // 2]), st.integers(0, size - 1)))
 
 
 def level_range(s: QuantTensorSyntax) -> tuple[int, int]:
-    """The least and the largest level that fit everywhere in the tensor."""
+    """Return the smallest and the largest level that are valid everywhere in the tensor."""
     low, high = (-(2**30), 2**30 - 1) if s.dq_flag else (-(2**31), 2**31 - 1)
     if s.codebook is not None and s.general_profile_idc == 1:
         low, high = max(low, -s.codebook[1]), min(high, s.codebook[0] - 1 - s.codebook[1])
@@ -259,7 +259,7 @@ def level_range(s: QuantTensorSyntax) -> tuple[int, int]:
 
 
 def random_levels(random: Random, size: int, bounds: tuple[int, int], width: int, zeros: float) -> list[int]:
-    """Levels within bounds and width, some of them at the ends, and a share of zeros."""
+    """Return levels within bounds and width, some of them extreme, with a share of zeros."""
     low_w, high_w = max(bounds[0], -width), min(bounds[1], width)
     out = []
     for _ in range(size):
@@ -278,7 +278,7 @@ def random_levels(random: Random, size: int, bounds: tuple[int, int], width: int
 
 @st.composite
 def tensors(draw: st.DrawFn, unary_lengths: tuple[int, ...] = (1, 2, 10, 11, 256)) -> Pair:
-    """A tensor with its syntax; rows are marked as skipped exactly where they are all zero."""
+    """Draw a tensor with its syntax; exactly the rows of zeros are marked as skipped."""
     dims = draw(dimensions())
     size, bit = prod(dims), st.integers(0, 1)
     random = Random(draw(st.integers(0, 2**32 - 1)))
@@ -320,7 +320,7 @@ def tensors(draw: st.DrawFn, unary_lengths: tuple[int, ...] = (1, 2, 10, 11, 256
 
 
 def clear_rows(s: QuantTensorSyntax, t: QuantTensor, rows: Sequence[bool]) -> None:
-    """Set these rows to zero, and mark those that are zero as skipped."""
+    """Set these rows to zero, and mark the rows of zeros as skipped."""
     levels = np.array(t.levels, np.int64).reshape(s.tensor_2d_height, s.tensor_2d_width)
     levels[np.array(rows)] = 0
     t.levels = levels.reshape(-1).tolist()
@@ -328,7 +328,7 @@ def clear_rows(s: QuantTensorSyntax, t: QuantTensor, rows: Sequence[bool]) -> No
 
 
 def random_ids(random: Random, s: QuantTensorSyntax) -> dict[str, list[int]]:
-    """Shift parameter ids, also for contexts whose id is not sent."""
+    """Draw shift parameter ids, also for contexts whose id is not sent."""
     n = s.cabac_unary_length_minus1 + 1
     counts = {"sig_flag": 48, "sign_flag": 5, "abs_level_greater_x": 4 * n, "abs_level_greater_x2": 32}
     share = random.choice((0.1, 0.5, 1.0))

@@ -1,4 +1,4 @@
-"""Foreign bitstreams with the integer levels they hold, and the DeepCABAC payloads inside them."""
+"""Bitstreams of other encoders with their integer levels, and the DeepCABAC payloads in them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FOLDER = Path(__file__).parents[2] / "bitstream_vectors" / "interop" / "nncodec-
 
 @cache
 def names() -> list[str]:
-    """The streams, without their suffix."""
+    """Return the names of the streams, without their suffix."""
     return sorted(path.stem for path in FOLDER.glob("*.nnc"))
 
 
 @dataclass
 class Payload:
-    """The payload of one NDU: its bytes, the names and syntaxes of its tensors, and the lists of its header."""
+    """Payload of one NDU: its bytes, the names and syntaxes of its tensors, and the lists of its header."""
 
     data: bytes
     names: list[str]
@@ -40,20 +40,20 @@ class Payload:
 
 
 def levels(name: str) -> dict[str, npt.NDArray[np.int64]]:
-    """QuantParam of each tensor of a stream, as its own codec decoded it."""
+    """Return the QuantParam of each tensor of a stream, as decoded by the codec that wrote it."""
     with np.load(FOLDER / f"{name}_levels.npz") as stored:
         return {key: stored[key].astype(np.int64) for key in stored.files}
 
 
 def earlier(name: str) -> list[str]:
-    """The streams that precede this one in its sequence of updates, the latest first."""
+    """Return the streams that precede this one in its sequence of updates, the latest first."""
     family, _, last = name.rpartition("_")
     known = [f"{family}_{k}" for k in range(3)]
     return known[: int(last)][::-1] if set(known) <= set(names()) and last.isdigit() else []
 
 
 def payloads(name: str) -> list[Payload]:
-    """All coded NDUs of a stream. References come from the stored levels of the streams before it."""
+    """Return all coded NDUs of a stream. References are the stored levels of the streams before it."""
     data, pos, session, found = (FOLDER / f"{name}.nnc").read_bytes(), 0, Session(), []
     before = [levels(k) for k in earlier(name)]
     while pos < len(data):

@@ -1,4 +1,4 @@
-"""The kernel's levels in steps: pieces of a tensor, entry points in any order, lists that say something else."""
+"""Levels of the kernel in steps: pieces of a tensor, entry points in any order, contradictory lists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATH = "nnr_compressed_data_unit_header."
 
 @dataclass
 class Case:
-    """A payload of one tensor, and what the plain implementation makes of it."""
+    """Payload of one tensor, and its result in the plain implementation."""
 
     s: QuantTensorSyntax
     payload: bytes
@@ -39,11 +39,11 @@ class Case:
 
     @property
     def lists(self) -> Lists:
-        """What the entry points really are."""
+        """The true entry points."""
         return np.array(self.expected.entry_points[0], np.int64).reshape(-1, 3)
 
     def syntax(self, lists: Lists | None = None, offset: int = 0) -> TensorSyntax:
-        """The headers for the kernel, with these lists (the true ones if not given) behind `offset` others."""
+        """Return the headers for the kernel, with these lists (default: the true ones) after `offset` others."""
         s, lists = self.s, self.lists if lists is None else lists
         return TensorSyntax(
             s.dims,
@@ -62,14 +62,14 @@ class Case:
         )
 
     def head(self, lists: Lists | None = None, offset: int = 0) -> LevelReader:
-        """A reader before the first level."""
+        """Return a reader before the first level."""
         decoder = PayloadDecoder(self.payload, first_edition=self.s.first_edition)
         if self.s.qp_bits:
             assert decoder.quant_param(self.s.qp_bits) == self.expected.qp_values[0]
         return decoder.head(self.syntax(lists, offset))
 
     def rows(self, start: int, stop: int) -> list[int]:
-        """QuantParam of some rows."""
+        """Return the QuantParam of some rows."""
         return self.expected.params[0][start * self.s.tensor_2d_width : stop * self.s.tensor_2d_width]
 
 
@@ -79,7 +79,7 @@ def case(pair: Pair) -> Case:
 
 
 def take(reader: LevelReader, n: int) -> list[int]:
-    """The next n levels; what was in their place does not matter."""
+    """Return the next n levels; the previous content of the array does not matter."""
     levels = np.full(n, 77, np.int32)
     reader.read(levels)
     return levels.tolist()
@@ -89,7 +89,7 @@ def take(reader: LevelReader, n: int) -> list[int]:
 @settings(relaxed, max_examples=examples(200))
 @given(tensors((1, 2, 10)), st.randoms(use_true_random=False))
 def test_pieces_in_order(pair: Pair, random: Random) -> None:
-    """Any number of levels without a block scan, any number of rows of blocks with one."""
+    """Pieces have any number of levels without a block scan, and any number of rows of blocks with one."""
     one = case(pair)
     reader, total, got = one.head(), prod(one.s.dims), list[int]()
     step = one.syntax().rows_together * one.s.tensor_2d_width if one.syntax().rows_together > 1 else 1
@@ -105,7 +105,7 @@ def test_pieces_in_order(pair: Pair, random: Random) -> None:
 
 # ------------------------------------------------------------------------------------------------ from entry points
 def check_every_entry_point(one: Case, random: Random, offset: int = 0) -> None:
-    """Each row of blocks for itself, in any order; the last one reaches the end of the payload."""
+    """Decode each row of blocks separately, in any order; the last one reaches the end of the payload."""
     head, edge, height = one.head(offset=offset), one.syntax().rows_together, one.s.tensor_2d_height
     starts = list(range(0, height, edge))
     assert len(one.lists) == len(starts) - 1
@@ -117,7 +117,7 @@ def check_every_entry_point(one: Case, random: Random, offset: int = 0) -> None:
         if stop == height:
             assert reader.decoder.bit == one.expected.bits[0]
             reader.decoder.terminate()
-    assert take(head, height * one.s.tensor_2d_width) == one.expected.params[0]  # forks have not moved it
+    assert take(head, height * one.s.tensor_2d_width) == one.expected.params[0]  # forks do not move it
 
 
 @settings(relaxed, max_examples=examples(200))
@@ -192,7 +192,7 @@ def refusal(call: Callable[[], object]) -> tuple[type[BitstreamError], str, str]
 @pytest.mark.parametrize(("column", "name"), ELEMENTS)
 @pytest.mark.parametrize("offset", [0, 4])
 def test_each_element_is_checked(column: int, name: str, offset: int) -> None:
-    """Whichever way the row of blocks before is decoded; `offset`: entry points of G before those of H."""
+    """The check does not depend on how the previous row was decoded; `offset`: entry points of G before H."""
     one = case(make(3, QuantTensorSyntax((45, 7), dq_flag=1, scan_order=1)))
     for j in range(5):
         wrong = one.lists
@@ -235,7 +235,7 @@ def test_places_outside_the_payload_are_not_gone_to(bits: int) -> None:
     for j in range(5):
         lists = one.lists
         lists[j, 2] = bits
-        for later in range(j, 5):  # places are sums, so later ones are outside as well
+        for later in range(j, 5):  # positions are sums, so later ones are outside as well
             found = refusal(lambda: one.head(lists).fork(8 * later + 8))  # noqa: B023
             path = f"bit_offset_delta2[{later - 1}]" if later else "bit_offset_delta1"
             assert found == (ElementError, path, "the entry point lies outside the payload")
@@ -250,9 +250,9 @@ def test_sums_that_come_back_into_the_payload_are_no_places() -> None:
 
 
 def test_the_end_of_the_payload_is_a_place() -> None:
-    """There zeros are read, which are counted as an overrun; one bit further there is nothing to go to."""
+    """Zeros are read there and counted as an overrun; one bit further is an invalid position."""
     one = case(make(3, QuantTensorSyntax((45, 7), scan_order=1), zeros=0))
-    base = one.expected.bits[0] - int(one.lists[:, 2].sum())  # at least where the first level begins
+    base = one.expected.bits[0] - int(one.lists[:, 2].sum())  # at least at the start of the first level
     lists = one.lists
     lists[0, 2] = 8 * len(one.payload) - one.head().decoder.bit
     assert base >= one.head().decoder.bit
@@ -319,7 +319,7 @@ def test_a_reader_that_has_failed_goes_no_further() -> None:
 
 def test_check_is_called_and_may_end_it() -> None:
     levels = np.zeros((1, 5 << 20), np.int32)
-    pair = TensorSyntax((1, 5 << 20), codebook=(1, 0))  # nothing is coded, which takes no time
+    pair = TensorSyntax((1, 5 << 20), codebook=(1, 0))  # nothing is coded, so it takes no time
     decoder = PayloadDecoder(b"\x00\x00\x00")
     calls = []
 

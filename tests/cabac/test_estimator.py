@@ -1,4 +1,4 @@
-"""Rates without bits: the cost table, the estimator, and the choice of shift parameter ids."""
+"""Rates without coding: the cost table, the estimator, and the choice of shift parameter ids."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ ONE_BIT = 1 << 15
 
 # ------------------------------------------------------------------------------------------------ tables
 def cost_table() -> list[list[int]]:
-    """Costs of bins 0 and 1 by ((16 * pStateIdx0 + pStateIdx1) >> 7) + 32.
+    """Return the costs of bins 0 and 1 by ((16 * pStateIdx0 + pStateIdx1) >> 7) + 32.
 
-    The mean over the values of IvlCurrRange from 256 to 510, weighted by their reciprocals.
+    Each is the mean over the values of IvlCurrRange from 256 to 510, weighted by their reciprocals.
     """
     table = []
     for index in range(-32, 32):
         mps = int(index >= 0)
         row, weights = [0.0, 0.0], 0.0
         for ivl_curr_range in range(256, 511):
-            lps = RLPS_TABLE[min(abs(index), 31) + (ivl_curr_range & 0xE0)]  # -32 is out of reach
+            lps = RLPS_TABLE[min(abs(index), 31) + (ivl_curr_range & 0xE0)]  # -32 is unreachable
             weights += 1 / ivl_curr_range
             row[1 - mps] -= log2(lps / ivl_curr_range) / ivl_curr_range
             row[mps] -= log2(1 - lps / ivl_curr_range) / ivl_curr_range
@@ -77,7 +77,7 @@ COST = cost_table()
 
 
 def header_table(name: str) -> list[int]:
-    """The numbers of a table in the kernel's C header."""
+    """Return the numbers of a table in the kernel's C header."""
     text = files("nnr_codec.cabac_ext").joinpath("_tables.h").read_text("utf-8")
     match = re.search(rf"\b{name}(?:\[\d+\])+ = (\{{.*?\}});", text, re.DOTALL)
     assert match is not None
@@ -90,7 +90,7 @@ def test_cost_table() -> None:
     assert all(a[0] <= b[0] and a[1] >= b[1] for a, b in pairwise(COST))
 
 
-def test_tables_are_those_of_the_plain_implementation() -> None:
+def test_tables_equal_the_plain_implementation() -> None:
     assert header_table("NNR_RLPS") == list(RLPS_TABLE)
     assert header_table("NNR_TRANSITION") == list(TRANSITION_TABLE)
     assert header_table("NNR_CTX_PARAMETERS") == [number for row in CTX_PARAMETER_LIST for number in row]
@@ -99,12 +99,12 @@ def test_tables_are_those_of_the_plain_implementation() -> None:
 
 # ------------------------------------------------------------------------------------------------ plain estimators
 def cost_of(context: Context, bin_val: int) -> int:
-    """Of a bin in the state before it."""
+    """Return the cost of a bin in the state before it."""
     return COST[((16 * context.p_state_idx0 + context.p_state_idx1) >> 7) + 32][bin_val]
 
 
 class CostCoder(BinCoder):
-    """Codes nothing; adds up costs, and keeps the bins of each context between resets."""
+    """Coder without output that adds up costs, and keeps the bins of each context between resets."""
 
     decoding = False
 
@@ -128,14 +128,14 @@ class CostCoder(BinCoder):
         return bin_val
 
     def set_ivl_curr_range_256(self) -> None:
-        self.part += 1  # what follows is an entry point, or the first level
+        self.part += 1  # the next item is an entry point, or the first level
 
     def nesting_zero_bits(self) -> None:
-        """Part of the mean in `at`."""
+        """Do nothing; the mean number of these bits is part of `at`."""
 
 
 def plain_estimate(*tensors_: Pair) -> float:
-    """PayloadEstimator.bits by the plain implementation."""
+    """Return PayloadEstimator.bits from the plain implementation."""
     c = CostCoder()
     for s, t in tensors_:
         quant_tensor(c, s, t)
@@ -144,7 +144,7 @@ def plain_estimate(*tensors_: Pair) -> float:
 
 
 def head_cost(s: QuantTensorSyntax, t: QuantTensor) -> int:
-    """Of all that precedes the levels."""
+    """Return the cost of all elements before the levels."""
     c = CostCoder()
     head = _QuantTensor(c, s, t)
     head.row_flags()
@@ -153,7 +153,7 @@ def head_cost(s: QuantTensorSyntax, t: QuantTensor) -> int:
 
 
 def set_costs(s: QuantTensorSyntax, t: QuantTensor) -> dict[int, list[int]]:
-    """For each context of the levels, by its number in the kernel: what its bins cost with each of the nine sets."""
+    """Return the cost of the bins with each of the nine sets, for each context of the levels by the kernel's number."""
     c = CostCoder()
     quant_tensor(c, s, t)
     costs = {}
@@ -186,7 +186,7 @@ def test_estimator_adds_tensors() -> None:
 
 
 def sources() -> dict[str, npt.NDArray[np.int32]]:
-    """Levels of several kinds."""
+    """Return levels of several kinds."""
     rng = np.random.default_rng(11)
     shape = (250, 200)
     return {
@@ -224,23 +224,23 @@ SIZES = {"sig_flag": 48, "sign_flag": 5, "abs_level_greater_x2": 32}
 
 
 def set_ids(s: QuantTensorSyntax, t: QuantTensor, ids: list[int]) -> None:
-    """Give a tensor of the plain implementation ids by their numbers in the kernel."""
+    """Set the ids of a tensor of the plain implementation from the kernel's numbers."""
     sizes = SIZES | {"abs_level_greater_x": 4 * (s.cabac_unary_length_minus1 + 1)}
     t.shift_parameter_ids = {name: ids[BASE[name] : BASE[name] + size] for name, size in sizes.items()}
 
 
 def total_cost(s: QuantTensorSyntax, t: QuantTensor, costs: dict[int, list[int]], ids: list[int]) -> int:
-    """Of head and contexts; bypass bins are the same with all ids."""
+    """Return the cost of head and contexts; bypass bins are the same with all ids."""
     set_ids(s, t, ids)
     return head_cost(s, t) + sum(by_set[ids[number]] for number, by_set in costs.items())
 
 
-#: Up to how many ids all ways are tried, and what an id cannot cost: as in the kernel.
+#: Number of ids up to which all combinations are tried, and a cost above the cost of any id, as in the kernel.
 ALL_WAYS, SURE = 5, 16 * ONE_BIT
 
 
 def sparse(s: QuantTensorSyntax, places: dict[int, tuple[int, ...]]) -> Pair:
-    """A tensor with these levels in these places."""
+    """Return a tensor with these levels at these positions."""
     levels = [0] * prod(s.dims)
     for level, several in places.items():
         for place in several:
@@ -248,12 +248,12 @@ def sparse(s: QuantTensorSyntax, places: dict[int, tuple[int, ...]]) -> Pair:
     return s, QuantTensor(levels)
 
 
-#: Six contexts that gain little: with two other ids the tensor would cost 32 units of 2**-15 bit less.
+#: Six contexts with small gains: with two other ids the tensor would cost 32 units of 2**-15 bit less.
 TWO_AWAY = sparse(
     QuantTensorSyntax((33, 8), general_profile_idc=0, cabac_unary_length_minus1=1, scan_order=3),
     {-2: (0, 80, 99, 111, 139, 141, 189, 249), -1: (230,), 1: (235,), 2: (10, 33, 40, 66, 192, 257)},
 )
-#: Eight contexts, whose ids are gone over more than four times until none is better replaced.
+#: Eight contexts whose ids are tried more than four times until no replacement is better.
 MANY_PASSES = sparse(
     QuantTensorSyntax((31, 7), cabac_unary_length_minus1=9),
     {-12: (127,), -11: (59, 194), 5: (158,), 6: (71,), 9: (25,), 12: (50, 151, 167)},
@@ -265,7 +265,7 @@ MANY_PASSES = sparse(
 @settings(relaxed, max_examples=examples(60))
 @given(tensors((1, 2, 10)))
 def test_choice_equals_an_exhaustive_search(tensor: Pair) -> None:
-    """Over what contexts may gain; of many that gain little, ids are replaced one by one."""
+    """The search covers contexts with a possible gain; among many small gains, ids are replaced one by one."""
     s, t = tensor
     t.shift_parameter_ids = {}
     chosen = choose_shift_parameter_ids(kernel_syntax(s), kernel_levels(s, t), kernel_side(s, t)).tolist()
@@ -304,7 +304,7 @@ def test_choice_never_costs_more(tensor: Pair) -> None:
 
 
 def test_choice_for_a_constant_source() -> None:
-    """A thousand zeros: a set that begins at 0 and adapts fast."""
+    """A thousand zeros need a set that begins at 0 and adapts fast."""
     s = TensorSyntax((1000,))
     ids = choose_shift_parameter_ids(s, np.zeros(1000, np.int32))
     assert ids.dtype == np.uint8
@@ -324,7 +324,7 @@ def test_choice_is_deterministic() -> None:
 
 
 def size_with(s: TensorSyntax, levels: npt.NDArray[np.int32], ids: npt.NDArray[np.uint8] | None) -> int:
-    """Bytes of a payload."""
+    """Return the size of a payload in bytes."""
     c = PayloadEncoder()
     c.quant_tensor(s, levels, TensorSide(shift_parameter_ids=ids))
     c.terminate()
@@ -342,7 +342,7 @@ def test_choice_makes_payloads_smaller(name: str, options: dict[str, int]) -> No
 
 @pytest.mark.parametrize("shape", [(512, 512), (1, 32768), (32769,), (300_000,), (40, 100, 60)])
 def test_choice_on_samples(shape: tuple[int, ...]) -> None:
-    """Tensors of more than 32,768 parameters are sampled: still far from a bad choice where statistics are even."""
+    """Tensors of more than 32,768 parameters are sampled; with uniform statistics the choice stays good."""
     levels = np.rint(np.random.default_rng(2).laplace(0, 1.5, shape)).astype(np.int32)
     for dq_flag in (0, 1):
         s = TensorSyntax(shape, dq_flag=dq_flag)
@@ -352,7 +352,7 @@ def test_choice_on_samples(shape: tuple[int, ...]) -> None:
 
 
 def test_which_levels_are_looked_at() -> None:
-    """All of a sample's size; of twice as many one piece of two, whichever it is."""
+    """All levels of a sample's size are used; of twice as many, one piece of two."""
     size, piece = 16_384, 2048
     for pieces, counted in ((8, 8), (16, 8), (24, 8)):
         levels = np.zeros(pieces * piece, np.int32)
@@ -368,7 +368,7 @@ def test_which_levels_are_looked_at() -> None:
 
 
 def test_states_of_levels_that_are_passed_over() -> None:
-    """Levels that are 0 in even states alone: an estimator that loses count of the state finds them costly."""
+    """Levels are 0 only in even states: an estimator that loses the state overestimates them."""
     rng, state, levels = Random(3), 0, []
     for _ in range(60_000):
         levels.append(rng.choice((1, 2, 3, 4)) if state & 1 else 0 if rng.random() < 0.9 else 1)
@@ -377,7 +377,7 @@ def test_states_of_levels_that_are_passed_over() -> None:
     s = TensorSyntax(x.shape, dq_flag=1)
     every, some = (measure(s, x, sample=sample)[1] for sample in (60_000, 6_000))
     assert abs(some - every) < 0.03 * every
-    x[2048 + 7] ^= 1  # in a piece that is not looked at
+    x[2048 + 7] ^= 1  # in a piece that is not sampled
     assert measure(s, x, sample=6_000)[1] > 1.01 * some
 
 
@@ -397,7 +397,7 @@ def test_estimate_of_a_sample(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_bits_by_counts(name: str) -> None:
-    """Counts of magnitudes tell short unary codes from long ones about as well as coding does."""
+    """Counts of magnitudes rank unary lengths about as well as coding does."""
     levels = SOURCES[name]
     s = TensorSyntax(levels.shape)
     counted = magnitude_bits(levels, 30)

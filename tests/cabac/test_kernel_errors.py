@@ -1,4 +1,4 @@
-"""Hostile payloads, wrong wishes and foreign arrays at the kernel: errors, never crashes, and never a silent change."""
+"""Malicious payloads, wrong arguments and foreign arrays: the kernel raises errors, without crashes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from ..shared import examples
 
 
 def case(s: QuantTensorSyntax, seed: int = 1, width: int = 5) -> Pair:
-    """A tensor of small levels."""
+    """Return a tensor of small levels."""
     random = Random(seed)
     size = s.tensor_2d_height * s.tensor_2d_width
     return s, QuantTensor([random.choice((0, random.randint(-width, width))) for _ in range(size)])
@@ -68,7 +68,7 @@ each_case = pytest.mark.parametrize("name", CASES)
 
 
 def checked(payload: bytes, s: QuantTensorSyntax) -> Decoded | None:
-    """Decode; None for a PayloadError, whose place has to be inside the payload."""
+    """Decode; return None for a PayloadError, whose position must be inside the payload."""
     try:
         return kernel_decode(payload, [s])
     except PayloadError as caught:
@@ -78,7 +78,7 @@ def checked(payload: bytes, s: QuantTensorSyntax) -> Decoded | None:
 
 
 def agreed(payload: bytes, s: QuantTensorSyntax) -> list[int] | None:
-    """Decode with kernel and plain implementation, which have to agree on what is an error."""
+    """Decode with kernel and plain implementation, which must agree on errors."""
     got = checked(payload, s)
     try:
         expected = oracle_decode(payload, [s], trace=False).params[0]
@@ -102,7 +102,7 @@ def test_every_truncation_is_an_error(name: str) -> None:
 
 @each_case
 def test_overrun_to_the_bit(name: str) -> None:
-    """Already quant_tensor notices a bit too few, and none too early; terminate is not needed for that."""
+    """quant_tensor detects one missing bit, without terminate, and never reports an overrun too early."""
     s, t = CASES[name]
     payload = kernel_encode((s, t))
     for size in range(2, len(payload)):
@@ -161,14 +161,14 @@ def test_any_flip(tensor: Pair, seed: int) -> None:
 
 @pytest.mark.parametrize("byte", [0x00, 0x55, 0x80, 0xFE])
 def test_a_short_payload_for_a_large_tensor_ends_soon(byte: int) -> None:
-    """Bounded by the bytes that are there, not by the size in the header."""
+    """The work is bounded by the existing bytes, not by the size in the header."""
     for s in (TensorSyntax([10**7]), TensorSyntax([3000, 3000], scan_order=4), TensorSyntax([1, 10**7], dq_flag=1)):
         decoder, _ = soon(lambda: refused(byte, s), 1)  # noqa: B023
         assert decoder.bit < 8 * 200 + 4096 * 100
 
 
 def refused(byte: int, syntax: TensorSyntax) -> PayloadDecoder:
-    """The decoder of 200 bytes that are too few for a tensor, where it stopped."""
+    """Return the decoder of 200 bytes that are too few for a tensor, at the position where it stopped."""
     decoder = PayloadDecoder(bytes([byte]) * 200)
     with pytest.raises(PayloadError):
         decoder.quant_tensor(syntax)
@@ -230,7 +230,7 @@ def test_overrun_in_the_list_of_rows() -> None:
 
 
 class WithoutRange(ArithmeticEncoder):
-    """An encoder that forgets the range of 256 from the `skip`-th place on."""
+    """Encoder that omits setting the range to 256 from entry point `skip` on."""
 
     def __init__(self, skip: int) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ class WithoutRange(ArithmeticEncoder):
 
 @pytest.mark.parametrize("skip", [0, 1, 2])
 def test_invalid_offset_at_an_entry_point(skip: int) -> None:
-    """Before the first level, and at the first and the second entry point."""
+    """The offset is invalid before the first level, or at the first or second entry point."""
     s, found = QuantTensorSyntax((24, 4), scan_order=1), 0
     for seed in range(60):
         e = WithoutRange(skip)
@@ -264,7 +264,7 @@ def test_invalid_offset_at_an_entry_point(skip: int) -> None:
 
 @pytest.mark.parametrize("kind", ["skipped rows", "codebook of one entry"])
 def test_invalid_offset_where_no_level_follows(kind: str) -> None:
-    """An entry point is checked although nothing is decoded after it."""
+    """An entry point is checked although no level follows it."""
     found = 0
     for seed in range(60):
         if kind == "skipped rows":
@@ -282,7 +282,7 @@ def test_invalid_offset_where_no_level_follows(kind: str) -> None:
 
 
 def oversized(prefix: list[int], remainder: int, n: int = 1, dq_flag: int = 0) -> bytes:
-    """A payload of one level of the given abs_level_greater_x2 bins and remainder."""
+    """Return a payload of one level of the given abs_level_greater_x2 bins and remainder."""
     c = ArithmeticEncoder()
     flags = Context("shift_idx_minus_1_present_flag", 0)
     for _ in range((24 if dq_flag else 3) + 3 + 2 * n + 31):
@@ -472,7 +472,7 @@ Levels = npt.NDArray[np.int32]
 
 
 def forms(levels: Levels) -> dict[str, npt.NDArray[Any]]:
-    """The same levels in other arrays."""
+    """Return the same levels in other arrays."""
     padded = np.full((levels.shape[0], 2 * levels.shape[1]), 77, np.int32)
     padded[:, ::2] = levels
     out: dict[str, npt.NDArray[Any]] = {
@@ -568,7 +568,7 @@ def test_wide_references_are_not_wrapped() -> None:
 # ------------------------------------------------------------------------------------------------ threads and signals
 @pytest.fixture(scope="module")
 def long_payload() -> tuple[TensorSyntax, Levels, bytes]:
-    """A tensor that takes some tenths of a second."""
+    """Return a tensor whose coding takes some tenths of a second."""
     levels = np.random.default_rng(0).integers(-40, 41, (1500, 1000)).astype(np.int32)
     s = TensorSyntax(levels.shape)
     c = PayloadEncoder()
@@ -579,7 +579,7 @@ def long_payload() -> tuple[TensorSyntax, Levels, bytes]:
 
 @pytest.fixture
 def no_switching() -> object:
-    """A thread that holds the GIL keeps it unless it gives it up itself."""
+    """Prevent the interpreter from switching threads unless a thread releases the GIL itself."""
     old = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     yield
@@ -599,7 +599,7 @@ def test_the_gil_is_released(verb: str, long_payload: tuple[TensorSyntax, Levels
 
     thread = threading.Thread(target=other)
     thread.start()
-    gate.release()  # from here on `other` runs as soon as it gets the GIL, which only the kernel can give up
+    gate.release()  # from here on `other` runs as soon as the kernel releases the GIL
     if verb == "decode":
         PayloadDecoder(payload).quant_tensor(s)
     elif verb == "choose":

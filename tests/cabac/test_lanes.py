@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -20,18 +21,18 @@ from nnr_codec.cabac_ext.kernel import (
     TensorSyntax,
     decode_lanes,
     fits_lanes,
-    has_lanes,
+    lane_engines,
     scale,
 )
 from nnr_codec.errors import BitstreamError
 
-pytestmark = pytest.mark.skipif(not has_lanes(), reason="the processor has no AVX-512 VBMI")
+pytestmark = pytest.mark.skipif(not lane_engines(), reason="the processor has no AVX2")
 
 Levels = npt.NDArray[np.int32]
 
 
 class Coded(NamedTuple):
-    """A tensor, and its payload."""
+    """Tensor with its payload."""
 
     options: dict[str, Any]
     levels: Levels
@@ -39,7 +40,7 @@ class Coded(NamedTuple):
     entry_points: list[tuple[int, int, int]]
 
     def reader(self, **more: Any) -> LevelReader:
-        """The reader of the levels."""
+        """Return the reader of the levels."""
         return PayloadDecoder(self.payload).head(TensorSyntax(self.levels.shape, **self.options, **more))
 
 
@@ -51,7 +52,7 @@ def coded(levels: npt.ArrayLike, side: TensorSide | None = None, **options: Any)
 
 
 def many(seed: int, count: int = 40) -> list[Coded]:
-    """Tensors of many sizes and distributions, with all tools that lanes have."""
+    """Return tensors of many sizes and distributions, with all tools that lanes support."""
     random, rng, found = Random(seed), np.random.default_rng(seed), []
     for _ in range(count):
         shape = random.choice(
@@ -83,6 +84,12 @@ def read(reader: LevelReader, size: int) -> Levels:
     return levels
 
 
+@pytest.fixture(params=lane_engines(), autouse=True)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `decode_lanes` use each engine of this processor."""
+    monkeypatch.setattr(f"{__name__}.decode_lanes", partial(decode_lanes, engine=request.param))
+
+
 def in_lanes(readers: Sequence[LevelReader], sizes: Sequence[int], few: int = 0) -> list[tuple[LaneJob, Levels]]:
     outs = [np.full(size, 77, np.int32) for size in sizes]
     jobs = [LaneJob(reader, out) for reader, out in zip(readers, outs, strict=True)]
@@ -92,7 +99,7 @@ def in_lanes(readers: Sequence[LevelReader], sizes: Sequence[int], few: int = 0)
 
 @pytest.mark.parametrize("few", [0, 2, 16, 17])
 @pytest.mark.parametrize("seed", range(6))
-def test_levels_and_positions_are_those_of_scalar_code(seed: int, few: int) -> None:
+def test_levels_and_positions_equal_scalar_code(seed: int, few: int) -> None:
     tensors = many(seed)
     assert all(fits_lanes(tensor.reader()) for tensor in tensors)
     found = in_lanes([tensor.reader() for tensor in tensors], [tensor.levels.size for tensor in tensors], few)
@@ -106,7 +113,7 @@ def test_levels_and_positions_are_those_of_scalar_code(seed: int, few: int) -> N
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_malformed_payload_changes_nothing_in_other_lanes(seed: int) -> None:
-    """A job is done exactly if scalar code decodes its levels."""
+    """A job succeeds exactly if scalar code decodes its levels."""
     random, tensors = Random(seed), []
     for tensor in many(100 + seed, 60):
         data = bytearray(tensor.payload)
@@ -175,7 +182,7 @@ def test_values_are_levels_times_the_step() -> None:
 
 @pytest.mark.parametrize("dtype", ["f2", ml_dtypes.bfloat16])
 def test_values_are_rounded_to_the_type_of_the_output(dtype: Any) -> None:
-    """From half the smallest subnormal number to overflow, ties included."""
+    """Values range from half the smallest subnormal number to overflow, including ties."""
     rng = np.random.default_rng(4)
     tensor = coded(rng.integers(-(1 << 20), 1 << 20, 4000) >> rng.integers(0, 20, 4000))
     for step in (2.0**-4, 0.7 * 2.0**-24, 2.0**-25, 2.0**-40, 2.0**107, 2.0**108):
@@ -203,7 +210,7 @@ def test_lanes_are_refilled_from_the_queue() -> None:
         {"parent_node_id_present_flag": 1, "temporal_context_modeling_flag": 1, "co_loc": np.ones((3, 4), np.int32)},
     ],
 )
-def test_tensors_for_scalar_code_are_told_apart(options: dict[str, Any]) -> None:
+def test_tensors_for_scalar_code_are_separated(options: dict[str, Any]) -> None:
     assert not fits_lanes(coded(np.ones((3, 4)), **options).reader())
 
 
@@ -213,3 +220,8 @@ def test_places_of_another_size_or_type_are_refused() -> None:
     for out in places:
         with pytest.raises(ValueError, match=r"cannot be read|row of blocks"):
             LaneJob(tensor.reader(), out)
+
+
+def test_an_unknown_engine_is_rejected() -> None:
+    with pytest.raises(ValueError, match=r"'mmx' cannot run on this processor; its engines are \['av"):
+        decode_lanes([], engine="mmx")

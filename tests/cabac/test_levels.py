@@ -1,4 +1,4 @@
-"""The fast decoder and encoder of levels against the bins one by one, which the tracer knows, on larger tensors."""
+"""The fast decoder and encoder of levels against the tracer, which codes single bins, on larger tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def laplacian(seed: int, scale: float, shape: tuple[int, ...] = SHAPE, bound: in
 
 
 def random_ids(syntax: TensorSyntax, unary_length: int, seed: int) -> npt.NDArray[np.uint8]:
-    """Any id for each context that has one in a plain tensor."""
+    """Draw an id for each context that has one in a plain tensor."""
     ids = np.zeros(87 + 4 * unary_length, np.uint8)
     rng = np.random.default_rng(seed)
     for start, stop in ((0, 3), (48, 51), (53, 84), (87, 87 + 2 * unary_length)):
@@ -38,7 +38,7 @@ def encoded(syntax: TensorSyntax, levels: Levels, side: TensorSide | None = None
 
 
 def check(levels: Levels, side: TensorSide | None = None, **options: Any) -> bytes:
-    """Encode; the decoder gives what the tracer gives, and without dependent quantization the levels."""
+    """Encode; the decoder agrees with the tracer, and without dependent quantization with the levels."""
     syntax = TensorSyntax(levels.shape, **options)
     payload = encoded(syntax, levels, side)
     decoder, tracer = PayloadDecoder(payload), PayloadTracer(payload)
@@ -68,7 +68,7 @@ def test_plain(dq_flag: int, scale: float, unary_length: int) -> None:
 @pytest.mark.parametrize("unary_length", [1, 10])
 @pytest.mark.parametrize("dq_flag", [0, 1])
 def test_improbable_bins_in_a_row(dq_flag: int, unary_length: int) -> None:
-    """Each takes up to 7 bits, wherever the window stands."""
+    """Each takes up to 7 bits, at any position of the window."""
     x: list[int] = []
     for k in range(60):
         x += [0, 1] * 150 + [1, -1] * 150 + [0] * (200 + k) + [-7] + [0] * k
@@ -86,7 +86,7 @@ def test_one_sign(dq_flag: int, sign: int) -> None:
 )
 @pytest.mark.parametrize("unary_length", [1, 5, 10])
 def test_codebooks(unary_length: int, codebook: tuple[int, int]) -> None:
-    """Both ends are there, where bins that can only be 0 are left out."""
+    """Both end values occur, for which bins that must be 0 are omitted."""
     size, zero = codebook
     levels = np.clip(laplacian(1, 9), -zero, size - 1 - zero)
     levels[5, 5], levels[7, 7] = -zero, min(size - 1 - zero, 2**30)
@@ -122,7 +122,7 @@ def test_rows_and_blocks(dq_flag: int) -> None:
 
 @pytest.mark.parametrize("scale", [0.3, 4, 1e6])
 def test_every_end_of_the_buffer(scale: float) -> None:
-    """Where eight bytes cannot be read at once any more; what is cut off is missed, and never read."""
+    """The payload ends where eight bytes cannot be read at once; truncation is detected without reading outside."""
     levels = laplacian(1, scale, (60,))
     syntax, payload = TensorSyntax([60]), encoded(TensorSyntax([60]), levels)
     for size in range(2, len(payload) + 1):
@@ -148,7 +148,7 @@ def test_twice_a_level_is_out_of_range() -> None:
 @pytest.mark.parametrize("dq_flag", [0, 1])
 @pytest.mark.parametrize("scale", [0.05, 3, 1e5])
 def test_threads_change_nothing(scale: float, dq_flag: int, scan_order: int) -> None:
-    """Groups of rows, of which the last is shorter, in any order; long carries where nearly all is zero."""
+    """Groups of rows, the last of which is shorter, have any order; nearly constant zeros cause long carries."""
     shape = (1201, 300)
     levels = laplacian(1, scale, shape)
     syntax = TensorSyntax(shape, dq_flag=dq_flag, scan_order=scan_order)
@@ -163,8 +163,8 @@ def test_threads_change_nothing(scale: float, dq_flag: int, scan_order: int) -> 
 
 @pytest.mark.parametrize("dq_flag", [0, 1])
 @pytest.mark.parametrize("scale", [0.02, 1, 40])
-def test_entry_points_are_those_that_a_decoder_meets(scale: float, dq_flag: int) -> None:
-    """Of several tensors in one payload."""
+def test_entry_points_equal_the_decoder_positions(scale: float, dq_flag: int) -> None:
+    """The payload has several tensors."""
     tensors = [
         (TensorSyntax(shape, dq_flag=dq_flag, scan_order=scan_order), laplacian(k, scale, shape))
         for k, (shape, scan_order) in enumerate([((70, 9), 1), ((5, 5), 0), ((33, 200), 2), ((8, 8), 1), ((129, 3), 3)])

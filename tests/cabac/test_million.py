@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from nnr_codec.cabac_ext.kernel import has_lanes
+from nnr_codec.cabac_ext.kernel import lane_engines
 from nnr_codec.syntax import deepcabac
 
 from . import million
 
-#: Payloads here, and tools that are among their tensors.
+#: Number of payloads, and tools that their tensors have.
 COUNT = 1500
 TOOLS = {
     "profile 0",
@@ -29,7 +29,7 @@ TOOLS = {
     "entry points",
     "payloads of several tensors",
     "payloads compared bin by bin",
-    *["tensors in lanes"] * has_lanes(),
+    *(f"tensors in lanes, {engine}" for engine in lane_engines()),
 }
 
 
@@ -48,7 +48,7 @@ def test_a_number_is_always_the_same_payload() -> None:
 
 
 def test_it_notices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transition of the states that is another one, and which payload tells it."""
+    """A changed transition of the states is detected, and the payload is named."""
     table = list(deepcabac.TRANSITION_TABLE)
     table[20] += 16
     monkeypatch.setattr(deepcabac, "TRANSITION_TABLE", tuple(table))

@@ -1,4 +1,4 @@
-"""The plain implementation of clause 10 against numbers and binarizations worked out by hand, and against itself."""
+"""The plain implementation of clause 10 against numbers and binarizations derived by hand, and against itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.medium
 
 
 def encode(*tensors: tuple[QuantTensorSyntax, QuantTensor]) -> tuple[bytes, list[QuantTensor], list[Bin]]:
-    """One payload with these tensors, what was coded, and its bins."""
+    """Return one payload with these tensors, the coded tensors, and its bins."""
     bins: list[Bin] = []
     c = ArithmeticEncoder(bins.append)
     coded = [quant_tensor(c, s, t) for s, t in tensors]
@@ -43,7 +43,7 @@ def encode(*tensors: tuple[QuantTensorSyntax, QuantTensor]) -> tuple[bytes, list
 
 
 def decode(payload: bytes, *syntaxes: QuantTensorSyntax) -> tuple[list[QuantTensor], list[Bin]]:
-    """The tensors of one payload, and its bins."""
+    """Return the tensors of one payload, and its bins."""
     bins: list[Bin] = []
     c = ArithmeticDecoder(payload, bins.append)
     decoded = [quant_tensor(c, s) for s in syntaxes]
@@ -52,13 +52,13 @@ def decode(payload: bytes, *syntaxes: QuantTensorSyntax) -> tuple[list[QuantTens
 
 
 def bins_of(s: QuantTensorSyntax, t: QuantTensor, *elements: str) -> list[tuple[str, int, int]]:
-    """(element, ctxInc, bin) of the bins of these elements, by default those of the levels."""
+    """Return (element, ctxInc, bin) of the bins of these elements, by default of the level elements."""
     wanted = elements or ("sig_flag", "sign_flag", "abs_level_greater_x", "abs_level_greater_x2", "abs_remainder")
     return [b[:3] for b in encode((s, t))[2] if b.element in wanted]
 
 
 def text(bins: list[tuple[str, int, int]]) -> str:
-    """Bins in short: G for abs_level_greater_x, E for abs_level_greater_x2, r for abs_remainder; sg and sn."""
+    """Return bins in short form: G, E and r for abs_level_greater_x, abs_level_greater_x2, abs_remainder; sg and sn."""
     short = {"sig_flag": "sg", "sign_flag": "sn", "abs_level_greater_x": "G", "abs_level_greater_x2": "E"}
     return " ".join(f"{short.get(name, 'r')}{ctx if ctx >= 0 else ''}={value}" for name, ctx, value in bins)
 
@@ -260,7 +260,7 @@ def test_exp_golomb_part(n: int) -> None:
         ((4, 3), 2, [-3, -1], "sg0=1 G1=1 G3=1 sg1=1 G1=0"),
         ((2, 0), 2, [1, 0], "sg0=1 sg2=0"),
         ((21, 10), 2, [10], "sg0=1 sn0=0 G0=1 G2=1 E0=1 E1=1 E2=1 r=0 r=0 r=0"),
-        ((9, 4), 2, [4], "sg0=1 sn0=0 G0=1 G2=1 E0=1 r=0"),  # 4 + 2 is out of reach, so E1 is not coded
+        ((9, 4), 2, [4], "sg0=1 sn0=0 G0=1 G2=1 E0=1 r=0"),  # 4 + 2 is unreachable, so E1 is not coded
         ((9, 5), 2, [-5, 3], "sg0=1 sn0=1 G1=1 G3=1 E0=1 r=1 sg1=1 sn1=0 G0=1 G2=1"),  # 5 below zero, 3 above
     ],
 )
@@ -581,7 +581,7 @@ def test_syntax_options_are_checked() -> None:
 
 @st.composite
 def tensors(draw: st.DrawFn) -> tuple[QuantTensorSyntax, QuantTensor]:
-    """A tensor with its syntax options, the flags only where the syntax has them."""
+    """Draw a tensor with its syntax options; flags are present only where the syntax has them."""
     dims = tuple(
         draw(
             st.lists(st.sampled_from([1, 2, 3, 5, 8, 9, 17, 20]), min_size=1, max_size=3).filter(

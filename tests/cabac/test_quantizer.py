@@ -47,12 +47,12 @@ each_type = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
 def dependent(x: Array, step: float, levels: Levels) -> None:
-    """Least squared error. Costs are integers: in squared steps, each value is right to 2^-14."""
+    """Return the least squared error. Costs are integers: in squared steps, each value is accurate to 2^-14."""
     trellis(x, step, levels, dq_flag=1, rate=0)
 
 
 def quantize(function: Callable[[Array, float, Levels], None], x: Array, step: float) -> Levels:
-    """The levels of x; x stays as it is."""
+    """Return the levels of x, which is not changed."""
     kept, levels = x.copy(), np.full(x.shape, 12345, np.int32)
     function(x, step, levels)
     assert np.array_equal(x, kept)
@@ -60,7 +60,7 @@ def quantize(function: Callable[[Array, float, Levels], None], x: Array, step: f
 
 
 def reconstruct(levels: Levels | list[int]) -> npt.NDArray[np.int64]:
-    """QuantParam of levels in coding order, 10.2.1.4: in steps of dependent quantization (9.2.3)."""
+    """Return QuantParam of levels in coding order, 10.2.1.4, in steps of dependent quantization (9.2.3)."""
     state, out = 0, []
     for level in np.asarray(levels).tolist():
         out.append(2 * level - (state & 1) * ((level > 0) - (level < 0)))
@@ -69,7 +69,7 @@ def reconstruct(levels: Levels | list[int]) -> npt.NDArray[np.int64]:
 
 
 def squared_error(x: Array, step: float, levels: Levels) -> float:
-    """Of the dependent reconstruction."""
+    """Return the squared error of the dependent reconstruction."""
     return float(((x.astype(np.float64) - reconstruct(levels) * step) ** 2).sum())
 
 
@@ -117,7 +117,7 @@ def test_reconstruction_is_what_a_decoder_gives() -> None:
 
 
 def least_squared_error(q: list[float]) -> float:
-    """By brute force: all sequences of levels near the values, in steps; a zero stays one."""
+    """Search all sequences of levels near the values, in steps; a zero stays zero."""
     near = []
     for value in q:
         middle = round(value / 2)
@@ -150,7 +150,7 @@ def test_dependent_is_optimal_anywhere(q: list[float]) -> None:
 
 
 def viterbi_by_numpy(q: Array) -> float:
-    """The least squared error, without levels: all levels near a value from each state."""
+    """Return the least squared error, without levels: all levels near a value from each state."""
     least = {0: 0.0}
     for value in q.tolist():
         after: dict[int, float] = {}
@@ -165,7 +165,7 @@ def viterbi_by_numpy(q: Array) -> float:
 
 
 def test_dynamic_programming_equals_brute_force() -> None:
-    """So that it can stand for it where there are more values."""
+    """It can therefore replace brute force for more values."""
     rng = np.random.default_rng(5)
     for _ in range(5):
         q = rng.standard_normal(3) * 4
@@ -195,7 +195,7 @@ def test_dependent_is_optimal_for_many_values(dtype: Any, scale: float) -> None:
 
 
 def test_zeros_stay_zeros() -> None:
-    """Pruned weights stay pruned, whatever stands around them."""
+    """Pruned weights stay pruned, whatever their neighbours are."""
     rng = np.random.default_rng(8)
     for _ in range(20):
         q = rng.standard_normal(200) * 5 * (rng.random(200) < 0.5)
@@ -204,7 +204,7 @@ def test_zeros_stay_zeros() -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 3, 20])
 def test_dependent_is_optimal_where_later_values_decide(width: int) -> None:
-    """A few values are far from levels that the exact ones around them ask for: the worse parity is the right one."""
+    """A few values are far from the levels that exact neighbours require, so the worse parity is optimal."""
     for seed in range(40):
         rng = np.random.default_rng(seed)
         q = reconstruct(rng.integers(-width, width + 1, 60).astype(np.int32)).astype(np.float64)
@@ -215,7 +215,7 @@ def test_dependent_is_optimal_where_later_values_decide(width: int) -> None:
 
 @each_type
 def test_values_that_can_be_met_exactly_are(dtype: Any) -> None:
-    """Also beyond 2^20 values, where the search pauses to look at signals."""
+    """This includes more than 2^20 values, where the search pauses to check for signals."""
     for n, width in ((1, 3), (2, 9), (1000, 2), (1000, 60_000), ((1 << 20) + 1000, 5)):
         wanted = np.random.default_rng(n).integers(-width, width + 1, n).astype(np.int32)
         x = (reconstruct(wanted) * 0.5).astype(dtype)
@@ -226,7 +226,7 @@ def test_values_that_can_be_met_exactly_are(dtype: Any) -> None:
 
 @each_type
 def test_largest_values(dtype: Any) -> None:
-    """|x| / step just below 2^30."""
+    """|x| / step is slightly below 2^30."""
     top = float(np.nextafter(dtype(2.0**30), dtype(0)))
     x = np.array([top, -top, top, 0, -top], dtype)
     levels = quantize(dependent, x, 1.0)
@@ -235,7 +235,7 @@ def test_largest_values(dtype: Any) -> None:
 
 
 def rate(levels: Levels, dq_flag: int) -> float:
-    """Bits for each value, with shift parameters chosen."""
+    """Return bits for each value, with selected shift parameters."""
     s = TensorSyntax(levels.shape, dq_flag=dq_flag)
     c = PayloadEncoder()
     c.quant_tensor(s, levels, TensorSide(shift_parameter_ids=choose_shift_parameter_ids(s, levels)))
@@ -247,7 +247,7 @@ def rate(levels: Levels, dq_flag: int) -> float:
 @pytest.mark.parametrize("source", ["normal", "laplace"])
 @pytest.mark.parametrize("step", [0.2, 0.5])
 def test_dependent_is_better_than_uniform(dtype: Any, source: str, step: float) -> None:
-    """Less error in no more bits: steps are compared at equal rate, found by bisection."""
+    """The error is smaller at equal rate; the step sizes are found by bisection."""
     rng = np.random.default_rng(9)
     x = (rng.standard_normal(20_000) if source == "normal" else rng.laplace(0, 1, 20_000)).astype(dtype)
     flat = quantize(uniform, x, step)

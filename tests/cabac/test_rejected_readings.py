@@ -30,7 +30,7 @@ _CARRIED = """\
         c.carried = self.contexts
 """
 
-#: Of each erratum: what stands in the plain implementation, and what the rejected reading has there.
+#: By erratum: text of the plain implementation, and its replacement for the rejected reading.
 READINGS = {
     "A1": (
         "self.row_flags()\n        self.shift_parameter_ids()",
@@ -55,7 +55,7 @@ READINGS = {
 
 
 def reading(*replacement: str) -> ModuleType:
-    """The plain implementation, with a replacement that has one place."""
+    """Return the plain implementation with a replacement that matches once."""
     source = Path(deepcabac.__file__).read_text("utf-8")
     assert not replacement or source.count(replacement[0]) == 1
     module = ModuleType(deepcabac.__name__)

@@ -18,7 +18,7 @@ Levels = npt.NDArray[np.int32]
 
 
 def moments(n: int, seed: int = 0) -> Array:
-    """Second moments of inputs that depend on each other."""
+    """Return second moments of correlated inputs."""
     rng = np.random.default_rng(seed)
     inputs = rng.normal(size=(4 * n, n)) @ (rng.normal(size=(n, n)) * np.arange(1, n + 1)[:, None] ** -0.7)
     return inputs.T @ inputs / len(inputs)
@@ -29,7 +29,7 @@ def values(rows: int, n: int, seed: int = 1) -> npt.NDArray[np.float32]:
 
 
 def start(x: npt.NDArray[np.float32], step: float, dq_flag: int) -> Levels:
-    """Plain quantization."""
+    """Return the result of plain quantization."""
     levels = np.empty(x.size, np.int32)
     if dq_flag:
         trellis(x.reshape(-1), step, levels, dq_flag=1, rate=0)
@@ -49,7 +49,7 @@ def improved(x: Array, step: float, factor: tuple[Array, Array], dq_flag: int, r
 
 
 def decoded(levels: Levels, step: float, dq_flag: int) -> Array:
-    """QuantParam (9.2.3, 10.2.1.4)."""
+    """Return QuantParam (9.2.3, 10.2.1.4)."""
     out, state = [], 0
     for level in levels.reshape(-1).tolist():
         out.append(2 * level - (state & 1) * ((level > 0) - (level < 0)) if dq_flag else level)
@@ -107,7 +107,7 @@ def test_matrices_that_have_no_factors(matrix: Array, message: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ levels
 def one_by_one(x: npt.NDArray[np.float32], step: float, unit: Array, bound: float) -> Levels:
-    """Uniform quantization: each level the nearest to what the errors before it leave to do."""
+    """Return uniform levels, each the nearest one after compensation of earlier errors."""
     levels = np.zeros(x.shape, np.int32)
     steps = (x.astype(np.float64) / step).astype(np.float32)
     for row, exact in zip(levels, steps, strict=True):
@@ -121,7 +121,7 @@ def one_by_one(x: npt.NDArray[np.float32], step: float, unit: Array, bound: floa
 
 
 def by_trellis(x: npt.NDArray[np.float32], step: float, unit: Array, pivots: Array, bound: float) -> Levels:
-    """Dependent quantization, for one block: paths of (cost, levels, aims) by state, at most one for each."""
+    """Return dependent levels of one block: at most one path of (cost, levels, targets) for each state."""
     paths: dict[int, tuple[float, list[int], Array]] = {0: (0.0, [], np.empty(0, np.float32))}
     for exact in (x.astype(np.float64) / step).astype(np.float32):
         paths = {state: (cost, levels, exact.copy()) for state, (cost, levels, _) in paths.items()}
@@ -224,13 +224,13 @@ def test_extreme_values(dq_flag: int) -> None:
 
 
 @pytest.mark.parametrize("dq_flag", [0, 1])
-def test_whatever_is_no_number_does_no_harm(dq_flag: int) -> None:
+def test_nan_and_infinity_are_harmless(dq_flag: int) -> None:
     x, factor = values(3, 70), (np.full((70, 70), np.inf, np.float32), np.full(70, np.nan))
     levels = improved(x, 2**-6, factor, dq_flag, 0.1)
     assert not levels.any()
     x[1, 3:] = np.nan
     improved(x, 2**-6, factorize(moments(70), 0.01), dq_flag, 0.1, levels=np.zeros(x.shape, np.int32))
-    for pivot in (-np.inf, -1e300, -1.0):  # errors that are worth something are not sought
+    for pivot in (-np.inf, -1e300, -1.0):  # significant errors are not searched
         factor, levels = (np.eye(70, dtype=np.float32), np.full(70, pivot)), np.zeros(x.shape, np.int32)
         assert not improved(values(3, 70), 2**-6, factor, dq_flag, 0.1, levels=levels).any()
 

@@ -1,4 +1,4 @@
-"""Rate-distortion optimized levels: against a textbook search, a real coder, and plain code against vector code."""
+"""Rate-distortion optimized levels: against a textbook search, a real coder, and scalar against vector code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ each_quantizer = pytest.mark.parametrize("dq_flag", [0, 1])
 
 
 def quantize(x: Array, step: float = 1.0, **options: Any) -> Levels:
-    """Levels, the same with and without vector instructions; what they are told does not change."""
+    """Return levels, which are equal with and without vector instructions; check that the inputs are unchanged."""
     kept = x.copy()
     levels, plain = np.full(x.shape, 12345, np.int32), np.full(x.shape, 54321, np.int32)
     trellis(x, step, levels, **options)
@@ -35,7 +35,7 @@ def quantize(x: Array, step: float = 1.0, **options: Any) -> Levels:
 
 
 def quantized(levels: Levels, dq_flag: int) -> npt.NDArray[np.int64]:
-    """What levels stand for, in steps."""
+    """Return the values of levels, in steps."""
     return reconstruct(levels) if dq_flag else levels.astype(np.int64)
 
 
@@ -47,7 +47,7 @@ def bits(levels: Levels, dq_flag: int) -> float:
 
 
 def samples(rng: np.random.Generator, n: int, dtype: Any) -> Array:
-    """Values of one of several kinds, in steps."""
+    """Return values of one of several kinds, in steps."""
     x = rng.laplace(0, 1, n) if rng.random() < 0.5 else rng.standard_normal(n)
     x *= 10 ** rng.uniform(-1.5, 4)
     x[rng.random(n) < rng.choice([0, 0.1, 0.9, 0.999])] = 0
@@ -87,7 +87,7 @@ def test_one_group_is_as_none(dq_flag: int) -> None:
 
 @each_quantizer
 def test_groups_take_fewer_bits_at_the_same_error(dq_flag: int) -> None:
-    """10.3.4.2.2: with AnySigBeforeFlag, contexts tell apart what has been zero in all updates."""
+    """10.3.4.2.2: with AnySigBeforeFlag, contexts separate parameters that were zero in all updates."""
     rng = np.random.default_rng(dq_flag)
     before = rng.random((300, 200)) < 0.1
     x = np.where(before, rng.laplace(0, 3, before.shape), rng.laplace(0, 0.2, before.shape)).astype(np.float32).ravel()
@@ -105,12 +105,12 @@ def test_groups_take_fewer_bits_at_the_same_error(dq_flag: int) -> None:
 
 # ------------------------------------------------------------------------------------------------ textbook
 def cost(n: float, of: float) -> float:
-    """Bits of a bin seen n times, within what the estimators' states allow."""
+    """Return the bits of a bin with n occurrences, within the range of the estimators' states."""
     return min(max(log2(of / n), 337 / 32768), 234079 / 32768)
 
 
 def rates(counts: Counts, dq_flag: int, unary: int) -> dict[Any, float]:
-    """Bits of the flags by (state, prev, what), of the other bins by (sign, size); prev and what: 0, -1 or 1."""
+    """Return the bits of flags by (state, prev, what), and of other bins by (sign, size); prev and what: 0, -1 or 1."""
     kinds, sizes = counts
     out = {}
     for prev in (0, -1, 1):
@@ -143,7 +143,7 @@ def rates(counts: Counts, dq_flag: int, unary: int) -> dict[Any, float]:
 
 
 def search(q: Array, rate: float, dq_flag: int, rated: dict[Any, float]) -> Levels:
-    """Viterbi: of the ways into each state (without dependent quantization: "zero" and "not zero") the cheapest."""
+    """Return the cheapest path into each state, by Viterbi; uniform quantization has the states zero and nonzero."""
     paths: dict[Any, tuple[float, int, int, tuple[int, ...]]] = {0: (0.0, 0, 0, ())}
     for value in q.tolist():
         sign, size = -1 if value < 0 else 1, abs(value)
@@ -179,7 +179,7 @@ def counted(levels: Levels, dq_flag: int) -> Counts:
 @each_quantizer
 @pytest.mark.parametrize("unary", [1, 11])
 def test_textbook(dq_flag: int, unary: int) -> None:
-    """The first block is searched three times: without rates, and twice with those of the levels before."""
+    """The first block is searched three times: without rates, and twice with the rates of the previous levels."""
     rng = np.random.default_rng(unary)
     same = 0
     for scale in (0.3, 1, 3, 20, 800):
@@ -193,10 +193,10 @@ def test_textbook(dq_flag: int, unary: int) -> None:
             same += np.array_equal(
                 quantize(q, dq_flag=dq_flag, rate=rate, cabac_unary_length_minus1=unary - 1), expected
             )
-    assert same >= 14  # costs that are nearly equal come out differently as integers
+    assert same >= 14  # nearly equal costs differ as integers
 
 
-# ------------------------------------------------------------------------------------------------ what it is for
+# ------------------------------------------------------------------------------------------------ savings
 @pytest.mark.medium
 @each_type
 @each_quantizer
@@ -212,7 +212,7 @@ def test_distortion_and_rate_together_are_less(dtype: Any, dq_flag: int, rate: f
         without, one, two = (
             value(quantize(q, dq_flag=dq_flag, rate=r, passes=p)) for r, p in ((0, 1), (rate, 1), (rate, 2))
         )
-        assert one < (1.0003 if scale == 30 else 0.9995) * without  # at many bits there is little to gain
+        assert one < (1.0003 if scale == 30 else 0.9995) * without  # at high rates there is little to gain
         assert two < 1.001 * one
 
 
@@ -246,7 +246,7 @@ def test_weights(dq_flag: int) -> None:
         error = (q - quantized(levels, dq_flag)) ** 2
         values.append(float((error * weights).sum()) + 0.25 * bits(levels, dq_flag))
     assert values[1] < 0.9 * values[0]
-    for many in (np.float32(512), np.float32(1e30)):  # as much as nothing else counts
+    for many in (np.float32(512), np.float32(1e30)):  # no other term matters
         far = np.where(rng.random(q.size) < 0.5, many, np.float32(0))
         error = np.abs(q - quantized(quantize(q, dq_flag=dq_flag, rate=0.25, weights=far), dq_flag))
         assert error[far > 0].max() <= 2
@@ -256,7 +256,7 @@ def test_weights(dq_flag: int) -> None:
 @pytest.mark.medium
 @pytest.mark.parametrize(("scale", "zeros", "gap"), [(2, 0, 0), (2, 0, 1400), (0.2, 0.5, 0)])
 def test_blocks_are_decided_late_enough(scale: float, zeros: float, gap: int) -> None:
-    """A gap of zeros keeps paths apart for longer than decisions wait; small values do so for long."""
+    """A gap of zeros, or small values, keep paths separate for longer than decisions are delayed."""
     rng = np.random.default_rng(0)
     q = rng.laplace(0, scale, 11_000)
     q[rng.random(q.size) < zeros] = 0
@@ -268,7 +268,7 @@ def test_blocks_are_decided_late_enough(scale: float, zeros: float, gap: int) ->
 
 
 def test_states_that_cannot_be_are_not_taken() -> None:
-    """However cheap zeros are in them: a level is next to its value, or 0, only from the state where it stands."""
+    """A level is near its value, or 0, only in certain states, however cheap zeros are in the others."""
     for seed in range(12):
         rng = np.random.default_rng(seed)
         q = np.concatenate([rng.standard_normal(1400) * 3, np.zeros(20_000), rng.standard_normal(300) * 20])
@@ -279,7 +279,7 @@ def test_states_that_cannot_be_are_not_taken() -> None:
 
 @each_quantizer
 def test_mostly_zeros(dq_flag: int) -> None:
-    """Costs of states part for good while zeros go on."""
+    """Costs of states diverge while zeros continue."""
     for n in (1000, 300_000):
         for rate in (0, 0.3, 16):
             q = np.zeros(n)

@@ -1,4 +1,4 @@
-"""Models and bitstreams for the tests of the command line, each in a folder of its own that is the current one."""
+"""Models and bitstreams for the tests of the command line, each in a separate current folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .support import weights
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, and an environment without wishes about output."""
+    """Change to an empty folder, with an environment without settings for output."""
     monkeypatch.chdir(tmp_path)
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "NNR_DEBUG", "_NNR_COMPLETE"):
         monkeypatch.delenv(name, raising=False)
@@ -23,13 +23,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def npz(here: Path) -> Path:
-    """``model.npz``: two weights and a bias."""
+    """Write ``model.npz``: two weights and a bias."""
     np.savez(here / "model.npz", **{"a.weight": weights(1), "a.bias": weights(2, (24,)), "b.weight": weights(3)})
     return Path("model.npz")
 
 
 @pytest.fixture
 def bitstream(npz: Path) -> Path:
-    """``model.nnr``, made of ``model.npz``: units 0 to 4, the tensors being 2 to 4."""
+    """Write ``model.nnr`` from ``model.npz``: units 0 to 4, of which 2 to 4 are tensors."""
     nnr.encode_file(npz, "model.nnr")
     return Path("model.nnr")

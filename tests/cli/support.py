@@ -1,4 +1,4 @@
-"""Running the command: in this process and as a process of its own."""
+"""Runners of the command, in this process and in a separate one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import nnr_codec as nnr
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.nnef"
 
 _SCRIPT = Path(sys.executable).with_name("nnr")
-#: The installed command, or what it does where there is none beside the interpreter.
+#: The installed command, or an equivalent if none is beside the interpreter.
 COMMAND = [str(_SCRIPT)] if _SCRIPT.exists() else [sys.executable, "-c", "from nnr_cli.main import main; main()"]
 
 SUMMARY = re.compile(
@@ -32,7 +32,7 @@ CHECK = re.compile(
 )
 DECODED = re.compile(r"(?P<source>.+) -> (?P<target>.+): ([\d,]+) -> ([\d,]+) bytes, (\d+) tensors? in \d+\.\d\d s\n")
 
-#: Names that would do something to a terminal or to rich, and how they are to be printed.
+#: Names with an effect on a terminal or on rich, and their printed form.
 NAMES = {
     "[red]x": "[red]x",
     "[/]": "[/]",
@@ -52,7 +52,7 @@ NAMES = {
 
 @dataclass
 class Result:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -68,7 +68,7 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> Result:
 
 
 def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run the installed command with pipes, a minute at most."""
+    """Run the installed command with pipes, for at most a minute."""
     options = {"capture_output": True, "text": True, "encoding": "utf-8", "timeout": 60, **options}
     if {"stdout", "stderr"} & options.keys():
         del options["capture_output"]
@@ -76,12 +76,12 @@ def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[s
 
 
 def weights(seed: int = 1, shape: tuple[int, ...] = (24, 30), scale: float = 0.1) -> npt.NDArray[np.float32]:
-    """Values as weights have them."""
+    """Return values distributed like weights."""
     return np.random.default_rng(seed).normal(0, scale, shape).astype(np.float32)
 
 
 def damaged(data: bytes, unit: int) -> bytes:
-    """The bitstream with the second half of one unit's bytes inverted: the payload is damaged, the header is not."""
+    """Return the bitstream with the second half of one unit's bytes inverted, which damages only the payload."""
     info = nnr.inspect(data)[unit]
     middle, end = info.offset + info.size // 2, info.offset + info.size
     return data[:middle] + bytes(byte ^ 0xFF for byte in data[middle:end]) + data[end:]

@@ -1,4 +1,4 @@
-"""nnr bench."""
+"""Tests of nnr bench."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without NNCodec, unless a test asks for it; each thing is done once."""
+    """Disable NNCodec unless a test requests it, and repetitions."""
     monkeypatch.delenv("NNR_PEER", raising=False)
     monkeypatch.setattr(nncodec_worker, "RUNS", 1)
 
@@ -108,7 +108,7 @@ def test_odd_models(tensors: dict[str, np.ndarray], capsys: Capture) -> None:
     assert all(math.isfinite(row["bytes"]) for row in json.loads(as_json.out))
 
 
-def test_a_codec_that_errs_is_told(npz: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_codec_is_reported(npz: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         contenders, "PLANES", contenders.Cast("byte planes", contenders._planes, lambda parts, like: like * 2)
     )
@@ -153,7 +153,7 @@ def test_what_nncodec_cannot_code(capsys: Capture, peer_python: str) -> None:
 
 @pytest.fixture
 def peer_python() -> str:
-    """A Python that has NNCodec."""
+    """Return a Python interpreter with NNCodec."""
     if not Path(PEER).is_file():
         pytest.skip("NNR_PEER does not name a python with nncodec 2.1.3")
     return PEER

@@ -1,4 +1,4 @@
-"""nnr encode with options about blocks, and with --indexed-references, --topology external and --preset 3gpp-full."""
+"""Tests of nnr encode with options for blocks, --indexed-references, --topology external and --preset 3gpp-full."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_comes_of_options(
 @pytest.mark.medium
 @pytest.mark.parametrize("arguments", [["--block"], ["--fold-batchnorm"], ["--fold-batchnorm", "--local-scaling"]])
 def test_outputs_are_the_same(folder: str, capsys: Capture, arguments: list[str]) -> None:
-    """What folding and scaling do is nothing to the network; what quantization does is as much as without them."""
+    """Folding and scaling do not change the network's outputs; quantization has the same effect as without them."""
     if not NnefClient.installed():
         pytest.skip("needs nnef")
     inputs = np.random.default_rng(3).normal(0, 1, (1, 5, 6, 6)).astype("f4")
@@ -102,7 +102,7 @@ def test_a_list_of_names(folder: str, capsys: Capture) -> None:
 
 
 def test_estimates_and_reports(folder: str, capsys: Capture) -> None:
-    """They are of the model's tensors; those that follow from others take nothing."""
+    """They list the model's tensors; derived tensors take no bytes."""
     result = call(capsys, "encode", folder, "--dry-run", "--json", "--fold-batchnorm")
     estimate = json.loads(result.out)
     assert [row["name"] for row in estimate["tensors"] if not row["bytes"]] == ["bn.mean", "bn.var", "conv.bias"]
@@ -167,7 +167,7 @@ def test_a_list_leaves_no_place_for_scales(folder: str, capsys: Capture, argumen
 
 
 def test_lists_of_units_have_one_name_each(folder: str, capsys: Capture) -> None:
-    """The others are in trees and JSON."""
+    """Trees and JSON have the other names."""
     assert call(capsys, "encode", folder, "-o", "m.nnr", "--block").code == 0
     rows = call(capsys, "inspect", "m.nnr").out.splitlines()
     assert [row.split("  ")[0] for row in rows if "conv.weight and 5 more" in row] == ["3"]

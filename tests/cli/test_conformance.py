@@ -1,4 +1,4 @@
-"""nnr conformance."""
+"""Tests of nnr conformance."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ERROR = {"class": "TruncatedError", "unit": 2}
 
 @pytest.fixture
 def cases(here: Path) -> Path:
-    """Five cases: valid, wrong, invalid, acceptable, and from somebody else."""
+    """Return five cases: valid, wrong, invalid, acceptable, and of another implementation."""
     folder = here / "v"
     write_case(
         folder, "A-1", DATA, {"w": W}, features=["dq_flag=1", "x"], clauses=["7.3.3"], profile_idc=1, title="a value"
@@ -73,7 +73,7 @@ def test_quiet_and_verbose(cases: Path, capsys: Capture) -> None:
     assert quiet[0].startswith("FAIL    A-2  ")
     verbose = conformance(capsys, cases, "-v", "-j", 2, "--only", "B-1").out.splitlines()
     assert len(verbose) == 2
-    assert " ms  B-1  B-1: refused: TruncatedError: " in verbose[0]
+    assert " ms  B-1  B-1: rejected: TruncatedError: " in verbose[0]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_another_decoder(cases: Path, capsys: Capture) -> None:
 
 
 def test_hostile_folders(cases: Path, capsys: Capture) -> None:
-    """One line, whatever is wrong, and nothing that a terminal would act on."""
+    """The output is one line without control characters, whatever is wrong."""
     (cases / "g" / "A-1" / "case.json").write_text('{"result": "\x1b[31m"}')
     for folder in (cases, cases / "none", cases / "g" / "A-1" / "stream.nnr"):
         result = conformance(capsys, folder)
@@ -210,7 +210,7 @@ def test_usage(cases: Path, capsys: Capture, options: list[object]) -> None:
 
 
 def test_reports_that_cannot_be_written(cases: Path, capsys: Capture) -> None:
-    """Found out before the work."""
+    """The error is raised before the work."""
     os.mkdir("folder")
     for name in ("folder", "none/r.json"):
         for option in ("--json", "--junit", "--markdown", "--fluster"):
@@ -245,7 +245,7 @@ def test_every_vector(capsys: Capture) -> None:
 
 
 def test_extensions(cases: Path, capsys: Capture) -> None:
-    """A decoder that does not know one is judged by what its units hold."""
+    """A decoder without support of an extension is judged by the contents of the units."""
     raw = {"expected": {"raw": []}}
     write_case(cases, "S-1", DATA, error=ERROR, extension="side-information", **raw)
     one = ("--only", "S-1", cases, "--decoder", command("silent"))
@@ -270,7 +270,7 @@ def test_markdown(cases: Path, capsys: Capture) -> None:
 
 
 def test_fluster(cases: Path, capsys: Capture) -> None:
-    """What is one bitstream alone, with the digest of the model."""
+    """Single bitstreams have the digest of the model."""
     write_case(cases, "L", DATA, error={"class": "LimitError"}, limits={"max_dims": 1})
     write_case(cases, "T", DATA, {"w": W}, topology_dimensions={"v": [1]})
     write_case(cases, "X", DATA, {"w": W}, extension="side-information")
@@ -295,13 +295,13 @@ def test_lenient(cases: Path, capsys: Capture) -> None:
     write_case(cases, "D", DATA[:-2], error={"class": "PayloadError", "unit": 1}, requirements=["levels"])
     strict = conformance(capsys, cases, "--only", "D")
     assert strict.code == 1
-    assert strict.out.startswith("FAIL    D  D: refused with TruncatedError: ")
+    assert strict.out.startswith("FAIL    D  D: rejected with TruncatedError: ")
     assert strict.out.splitlines()[0].endswith("PayloadError is expected (levels)")
     assert conformance(capsys, cases, "--only", "D", "--lenient").code == 0
 
 
 def with_manifest(folder: Path) -> None:
-    """Write a manifest of what is in a folder of vectors."""
+    """Write a manifest of a folder of vectors."""
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     lines = "".join(f"{hashlib.sha256((folder / path).read_bytes()).hexdigest()}  {path}\n" for path in paths)
     facts = {"suite": "s\x1b", "revision": 7, "sha256": hashlib.sha256(lines.encode()).hexdigest()}
@@ -364,7 +364,7 @@ def test_a_manifest_that_is_none(cases: Path, capsys: Capture, manifest: str) ->
 
 
 def test_the_manifest_of_the_project(capsys: Capture) -> None:
-    """What --claim goes by is what `python -m tests.vectors.make` writes."""
+    """--claim uses the manifest that `python -m tests.vectors.make` writes."""
     suite = Suite.read(VECTORS)
     assert suite
     assert suite.name == "nnr_codec"

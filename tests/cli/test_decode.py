@@ -1,4 +1,4 @@
-"""nnr decode."""
+"""Tests of nnr decode."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_format_of_the_output(bitstream: Path, capsys: Capture) -> None:
     assert sorted(os.listdir()) == ["model.nnr", "model.npz", "weights"]
 
 
-def test_what_is_left_out_is_told(capsys: Capture) -> None:
+def test_left_out_content_is_reported(capsys: Capture) -> None:
     nnr.encode_file(DIGITS, "digits.nnr")
     result = call(capsys, "decode", "digits.nnr", "-o", "x.npz")
     assert result.code == 0
@@ -111,7 +111,7 @@ def test_every_kind_of_truncation(bitstream: Path, capsys: Capture, length: int)
 
 
 @pytest.mark.parametrize("content", [b"some text, not a bitstream\n" * 9, bytes(range(256)), bytes(64), b"\xff" * 64])
-def test_what_is_no_bitstream(capsys: Capture, content: bytes) -> None:
+def test_invalid_bitstreams(capsys: Capture, content: bytes) -> None:
     Path("x").write_bytes(content)
     for command in (["decode", "x", "-o", "x.npz"], ["ls", "x"], ["inspect", "x"]):
         result = call(capsys, *command)
@@ -246,7 +246,7 @@ def test_only_leaves_damaged_units_alone(bitstream: Path, capsys: Capture) -> No
     assert call(capsys, "decode", "damaged.nnr", "-o", "out.npz", "--only", "b.*").code == 0
 
 
-def test_only_what_is_there(bitstream: Path, capsys: Capture) -> None:
+def test_only_must_match_a_tensor(bitstream: Path, capsys: Capture) -> None:
     result = call(capsys, "decode", bitstream, "-o", "out.npz", "--only", "c.*")
     assert result.code == 2
     assert "--only 'c.*' matches no tensor" in result.err

@@ -1,4 +1,4 @@
-"""Where outputs go without -o, and in a folder."""
+"""Names of outputs without -o, and with a folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def files(folder: str = ".") -> list[str]:
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with models a.npz and b.safetensors; metadata make the bitstream of b name its format."""
+    """Write a.npz and b.safetensors to the current folder; metadata let the bitstream of b state its format."""
     monkeypatch.chdir(tmp_path)
     tensors = {"w": np.linspace(-1, 1, 64, dtype="f4").reshape(8, 8)}
     nnr.save(tensors, "a.npz")

@@ -1,4 +1,4 @@
-"""nnr diff."""
+"""Tests of nnr diff."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def other(npz: Path) -> Path:
-    """``other.nnr``: model.npz, coarser."""
+    """Write ``other.nnr``, a coarser encoding of model.npz."""
     nnr.encode_file(npz, "other.nnr", qp=-20)
     return Path("other.nnr")
 
 
 def test_the_same(bitstream: Path, npz: Path, capsys: Capture) -> None:
     result = call(capsys, "diff", bitstream, bitstream)
-    assert (result.code, result.out, result.err) == (0, "the same bitstreams\n", "")
+    assert (result.code, result.out, result.err) == (0, "the bitstreams are identical\n", "")
     result = call(capsys, "diff", npz, npz)
     assert (result.code, result.out) == (0, "0 of 3 tensors differ in values\n")
     assert json.loads(call(capsys, "diff", "--json", bitstream, bitstream).out) == {"same": True}
@@ -139,7 +139,7 @@ def test_standard_input(
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_a_pipe_is_read_once(bitstream: Path, npz: Path, capsys: Capture) -> None:
-    """As a shell makes one of <(command)."""
+    """A shell creates such a pipe for <(command)."""
     os.mkfifo("pipe")
     for name in (bitstream, npz):
         writer = Thread(target=Path("pipe").write_bytes, args=(name.read_bytes(),))
@@ -191,7 +191,7 @@ def test_names_are_escaped(capsys: Capture) -> None:
 
 @pytest.mark.clients
 class TestRun:
-    """``--run`` with the engine."""
+    """Tests of ``--run`` with the engine."""
 
     @pytest.fixture(autouse=True)
     def engine(self) -> None:
@@ -226,7 +226,7 @@ class TestRun:
 
     @pytest.mark.medium
     def test_what_cannot_be_compared(self, images: Path, capsys: Capture) -> None:
-        """The message says which model does not run, and nothing of the engine's insides."""
+        """The message names the model that does not run, without internals of the engine."""
         model = nnr.load(DIGITS)
         assert model.topology
         for old, new, what in (

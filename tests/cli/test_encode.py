@@ -1,4 +1,4 @@
-"""nnr encode."""
+"""Tests of nnr encode."""
 
 from __future__ import annotations
 
@@ -59,6 +59,8 @@ OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
     (["--scan-order", "1", "--row-skipping"], {"scan_order": 1, "row_skipping": True}),
     (["--max-unit-size", "100"], {"max_unit_size": 100}),
     (["--indexed-references"], {"indexed_references": True}),
+    (["--layer-parameter-sets"], {"layer_parameter_sets": True}),
+    (["--parts", "size:1kB"], {"parts": 1000}),
     (["--effort", "1"], {"effort": 1}),
     (["--effort", "9", "-j", "2"], {"effort": 9}),
     (["--rate", "0"], {"rate": 0}),
@@ -78,11 +80,26 @@ OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("arguments", "fields"), OPTIONS, ids=[" ".join(a) or "none" for a, _ in OPTIONS])
-def test_options_are_those_of_the_library(
-    npz: Path, capsys: Capture, arguments: list[str], fields: dict[str, Any]
-) -> None:
+def test_options_equal_the_library(npz: Path, capsys: Capture, arguments: list[str], fields: dict[str, Any]) -> None:
     assert call(capsys, "encode", npz, "-o", "x.nnr", *arguments).code == 0
     assert Path("x.nnr").read_bytes() == nnr.encode(npz, **fields)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--parts", "size:"], "'' is not a size"),
+        (["--parts", "size:x"], "'x' is not a size"),
+        (["--parts", "size:0"], "--parts must be at least 1 byte, got 0"),
+        (["--parts", "size:1kB", "--parts", "layers"], "stand alone"),
+        (["--parts", "size:1kB", "--layer-parameter-sets"], "cannot be combined with --layer-parameter-sets"),
+    ],
+)
+def test_parts_that_cannot_be_made(npz: Path, capsys: Capture, arguments: list[str], message: str) -> None:
+    result = call(capsys, "encode", npz, "-o", "x.nnr", *arguments)
+    assert result.code == 2
+    assert message in result.err
+    assert not Path("x.nnr").exists()
 
 
 def test_colons_belong_to_the_pattern(capsys: Capture) -> None:
@@ -122,7 +139,7 @@ def test_wrong_rules(npz: Path, capsys: Capture, rule: str, message: str) -> Non
     assert not Path("x.nnr").exists()
 
 
-def test_a_rule_without_tensors_is_told(npz: Path, capsys: Capture) -> None:
+def test_a_rule_without_tensors_is_reported(npz: Path, capsys: Capture) -> None:
     result = call(capsys, "encode", npz, "-o", "x.nnr", "--rule", "conv*:qp=-20")
     assert result.code == 0
     warning, summary = result.err.splitlines(keepends=True)
@@ -153,7 +170,7 @@ def test_wrong_options(npz: Path, capsys: Capture, arguments: list[str]) -> None
 
 
 @pytest.mark.parametrize("options", [[], ["--qp", "10"], ["--no-dq", "--qp", "-20"]])
-def test_check_tells_the_error_and_snr(npz: Path, capsys: Capture, options: list[str]) -> None:
+def test_check_prints_the_error_and_snr(npz: Path, capsys: Capture, options: list[str]) -> None:
     result = call(capsys, "encode", npz, "-o", "x.nnr", "--check", *options)
     assert result.code == 0
     summary, check = result.err.splitlines(keepends=True)[-2:]
@@ -242,7 +259,7 @@ def test_standard_input(npz: Path, capsys: Capture, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("content", [b"", b"some text\n", b"\x00\x04\x02\x01", b"PK\x03\x04" + bytes(40)])
-def test_what_is_no_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+def test_invalid_models(capsys: Capture, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     Path("x").write_bytes(content)
     result = call(capsys, "encode", "x", "-o", "x.nnr")
     assert result.code == 3
@@ -289,7 +306,7 @@ def test_places_where_no_file_can_be(npz: Path, capsys: Capture, force: list[str
 
 
 def test_a_folder_that_is_read_only(npz: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For root nothing is read-only, so the system's answer is imitated."""
+    """Root can write to any folder, so the system's error is simulated."""
     Path("folder").mkdir(0o500)
     system_open = os.open
 
@@ -397,5 +414,5 @@ def test_the_graph_of_a_folder_and_the_graph_alone(capsys: Capture) -> None:
     for dry in ([], ["--dry-run"]):
         result = call(capsys, "encode", "graph.nnef", "-o", "alone.nnr", *dry)
         assert result.code == 3
-        assert "the model has only a graph: tensor files of its 16 variables are missing" in result.err
+        assert "that also has the tensor files (16 missing)" in result.err
     assert not Path("alone.nnr").exists()

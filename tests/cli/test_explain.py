@@ -1,4 +1,4 @@
-"""nnr explain."""
+"""Tests of nnr explain."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def test_a_topic_goes_before_a_kind_of_its_name(capsys: Capture) -> None:
 def test_unknown_names(capsys: Capture) -> None:
     result = call(capsys, "explain", "scan_ordre")
     assert (result.code, result.out) == (2, "")
-    assert "unknown name 'scan_ordre'; close: " in result.err
+    assert "unknown name 'scan_ordre'; similar names: " in result.err
     assert "scan_order" in result.err
-    assert "close: parent_node_payload_sha256, " in call(capsys, "explain", "sha").err
+    assert "similar names: parent_node_payload_sha256, " in call(capsys, "explain", "sha").err
     assert "\x1b" not in call(capsys, "explain", "\x1b[31m").err
 
 

@@ -1,4 +1,4 @@
-"""nnr extract."""
+"""Tests of nnr extract."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def whole(here: Path) -> Path:
-    """Unit 3 is a self-contained aggregate of b and c, unit 6 a generic one of d and e."""
+    """Return a bitstream in which unit 3 is a self-contained aggregate of b and c, unit 6 a generic one of d and e."""
     s = Bitstream().str_().mps()
     for k, name in enumerate("abcde"):
         s.ndu(ndu(name, [2], kind=NNR_PT_INT), [k, -k])
@@ -60,7 +60,23 @@ def test_what_cannot_be_extracted(whole: Path, capsys: Capture, unit: int, code:
     assert not Path("part.nnr").exists()
 
 
-@pytest.mark.parametrize("arguments", [[], ["--unit", "-1"], ["--unit", "x"]])
+def test_tensors_decode_alone(whole: Path, capsys: Capture) -> None:
+    result = call(capsys, "extract", whole, "--name", "[bd]", "--name", "e", "-o", "part.nnr")
+    assert result.err == f"whole.nnr -> part.nnr: 3 tensors, {Path('part.nnr').stat().st_size} bytes\n"
+    model = nnr.decode("part.nnr")
+    assert {name: model[name].tolist() for name in model} == {"b": [1, -1], "d": [3, -3], "e": [4, -4]}
+
+
+def test_a_glob_without_a_match(whole: Path, capsys: Capture) -> None:
+    result = call(capsys, "extract", whole, "--name", "a", "--name", "x*", "-o", "part.nnr")
+    assert (result.code, Path("part.nnr").exists()) == (2, False)
+    assert "--name 'x*' matches no tensor" in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--unit", "-1"], ["--unit", "x"], ["--unit", "3", "--name", "b"], ["--name", "b", "--generic"]],
+)
 def test_usage(whole: Path, capsys: Capture, arguments: list[str]) -> None:
     assert call(capsys, "extract", whole, "-o", "part.nnr", *arguments).code == 2
     assert call(capsys, "extract", whole, "--unit", 3).code == 2

@@ -1,4 +1,4 @@
-"""nnr encode: goals, and --dry-run."""
+"""Tests of nnr encode: goals, and --dry-run."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
     (["--preset", "balanced"], {"quality": 40.0}),
     (["--preset", "fine"], {"quality": 60.0}),
     (["--preset", "fine", "--snr", "20"], {"snr": 20.0}),
+    (["--preset", "lora", "--rule", "v:qp=-20"], {"preset": "lora", "rules": [nnr.Rule("v", qp=-20)]}),
     (["--rule", "*.weight:snr=20.5"], {"rules": (nnr.Rule("*.weight", snr=20.5),)}),
     (
         ["--qp=-20", "--rule", "*.bias:max-error=1e-2", "--rule", "a*:quality=20,fine_vectors=no"],
@@ -35,9 +36,7 @@ OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("arguments", "fields"), OPTIONS, ids=[" ".join(a) for a, _ in OPTIONS])
-def test_options_are_those_of_the_library(
-    npz: Path, capsys: Capture, arguments: list[str], fields: dict[str, Any]
-) -> None:
+def test_options_equal_the_library(npz: Path, capsys: Capture, arguments: list[str], fields: dict[str, Any]) -> None:
     result = call(capsys, "encode", npz, "-o", "x.nnr", *arguments)
     assert result.code == 0
     assert Path("x.nnr").read_bytes() == nnr.encode(npz, **fields)
@@ -68,7 +67,7 @@ def test_sizes(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "B", "MB", "-1", "1e6", "2,5MB", "1TB", "1mb", "1iB", "0x10", "1 2", "٣MB", "nan"]
 )
-def test_what_is_no_size(npz: Path, capsys: Capture, text: str) -> None:
+def test_invalid_sizes(npz: Path, capsys: Capture, text: str) -> None:
     result = call(capsys, "encode", npz, "-o", "x.nnr", f"--target-size={text}")
     assert result.code == 2
     assert "is not a size such as 2500000, 2.5MB or 300KiB" in result.err
@@ -140,7 +139,7 @@ def test_the_target_of_the_example(capsys: Capture) -> None:
     assert 19_800 <= Path("digits.nnr").stat().st_size <= 20_000
 
 
-def test_the_floor_is_what_check_tells(capsys: Capture) -> None:
+def test_check_confirms_the_goal(capsys: Capture) -> None:
     np.savez("m.npz", w=weights(1, (60, 70)), v=weights(2, (50, 40), 3.0))
     found = CHECK.search(call(capsys, "encode", "m.npz", "-o", "m.nnr", "--snr", "37", "--check").err)
     assert found

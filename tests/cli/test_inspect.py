@@ -1,4 +1,4 @@
-"""nnr inspect: trees, tables, JSON, bins and requirements. The list of units is tested with nnr ls."""
+"""Tests of nnr inspect: trees, tables, JSON, bins and requirements. The list of units is tested with nnr ls."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ GOLDEN = Path(__file__).parent / "golden"
 
 PAYLOAD = """\
 unit 2 (NNR_NDU 'weight'), 6.3.1: byte 12, 40 bytes
-    184      0                   iae(8)   qp_value = -12  # quantization parameter, less QuantizationParameter
-    184      0                   iae(8)   qp_value = -4  # quantization parameter, less QuantizationParameter
+    184      0                   iae(8)   qp_value = -12  # quantization parameter minus QuantizationParameter
+    184      0                   iae(8)   qp_value = -4  # quantization parameter minus QuantizationParameter
 """
 
 AT = """\
@@ -35,7 +35,7 @@ unit 2 (NNR_NDU 'weight'), 6.3.1: byte 12, 40 bytes
 
 
 def squeezed(text: str) -> str:
-    """The text with every run of blanks as one."""
+    """Return the text with every run of blanks as one."""
     return "\n".join(" ".join(line.split()) for line in text.splitlines())
 
 
@@ -324,7 +324,7 @@ def test_offset_in_an_aggregate(capsys: Capture) -> None:
 
 @pytest.mark.medium
 def test_long_bitstreams_take_no_room(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is told of a unit is not kept, and tables are printed in pieces."""
+    """Printed units are released, and tables are printed in pieces."""
     data = nnr.encode({"w": weights()}) + 3000 * b"\x00\x03\x82"
     tracemalloc.start()
     nnr.requirements(data)

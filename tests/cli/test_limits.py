@@ -1,4 +1,4 @@
-"""``--limit``: presets and single limits by name."""
+"""Tests of ``--limit``: presets and single limits by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def decode(capsys: Capture, bitstream: Path, *limits: str) -> tuple[int, str]:
-    """Exit code and standard error."""
+    """Return exit code and standard error."""
     options = [word for limit in limits for word in ("--limit", limit)]
     result = call(capsys, "decode", bitstream, "-o", "out.npz", "-f", "-q", *options)
     return result.code, result.err
@@ -62,7 +62,7 @@ def test_another_bitstream_after_the_first(capsys: Capture, bitstream: Path) -> 
     ["", "=", "none", "max_units", "max_units=", "max_units=many", "max_units=1.5", "max_dims=33", "allow_trailing=5",
      "expected=1", "NONE=1", "check=1", "__class__=1", "max_units=1=2"],
 )  # fmt: skip
-def test_what_is_no_limit(capsys: Capture, bitstream: Path, text: str) -> None:
+def test_invalid_limits(capsys: Capture, bitstream: Path, text: str) -> None:
     code, err = decode(capsys, bitstream, text)
     assert code == 2
     assert "--limit" in err
@@ -88,7 +88,7 @@ def test_commands_that_write(capsys: Capture, bitstream: Path, npz: Path) -> Non
 
 
 def test_the_presets_are_ordered() -> None:
-    """Nothing is larger in strict() than in the defaults, nor there than in unlimited()."""
+    """No limit of strict() exceeds the default, and no default exceeds unlimited()."""
     for name in Limits.names():
         strict, default, unlimited = (
             getattr(limits, name) for limits in (Limits.strict(), Limits(), Limits.unlimited())

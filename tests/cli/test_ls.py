@@ -1,4 +1,4 @@
-"""nnr ls, and what it shares with nnr inspect."""
+"""Tests of nnr ls, and of its common features with nnr inspect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The group of commands: help, completion, and what becomes of exceptions."""
+"""Tests of the command group: help, completion, and handling of exceptions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from nnr_codec.config import TensorOptions
 from .support import COMMAND, call
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Pages whose options are compared with those of the commands.
+#: Pages whose options are compared with the options of the commands.
 PAGES = [path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / "docs" / "guides").glob("*.md"))]
 PAGES += ["faq.md", "tutorial/first-steps.md", "explanation/effort.md", "reference/formats.md", "reference/nnef.md"]
-#: Options that pages of the documentation name and that are of other programs, or of the group.
+#: Options in pages of the documentation that belong to other programs, or to the group.
 OTHERS = {"--help", "--minilm", "--only", "--plot", "--table"}
 
 Capture = pytest.CaptureFixture[str]
 
 
 def every_command(group: click.Group = cli) -> dict[str, click.Command]:
-    """All commands by their names, those of groups as in ``update apply``."""
+    """Return all commands by name; nested ones have names such as ``update apply``."""
     found: dict[str, click.Command] = {}
     for name, command in group.commands.items():
         found[name] = command
@@ -82,7 +82,7 @@ def test_pages_name_options_that_there_are(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.lstrip().startswith(("`python -m", "python -m", "pip "))]
     for line in lines:
-        for command, words in re.findall(r"\bnnr (update \w+|\w+)\b([^`|]*)", line):
+        for command, words in re.findall(r"\bnnr ((?:update|store) \w+|\w+)\b([^`|]*)", line):
             if command in options:
                 for option in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", re.sub(r"&&.*", "", words)):
                     assert option in options[command], line
@@ -110,7 +110,7 @@ def test_what_there_is_not(capsys: Capture, arguments: list[str]) -> None:
 
 
 def complete(capsys: Capture, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
-    """What the shell would offer for the last word."""
+    """Return the shell completions of the last word."""
     monkeypatch.setenv("COMP_WORDS", " ".join(words))
     monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
     monkeypatch.setenv("_NNR_COMPLETE", "bash_complete")

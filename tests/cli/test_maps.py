@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.bitstream.performance import SparsificationRow
+from nnr_codec.bitstream.performance import PruningRow, SparsificationRow
 
+from ..builder import Bitstream, ndu
 from .support import DIGITS, call, process, weights
 
 pytestmark = pytest.mark.medium
@@ -37,7 +38,7 @@ print()
 
 
 def command(text: str = SCRIPT) -> str:
-    """The command that runs a script, with an argument that has a blank."""
+    """Return the command that runs a script, with an argument that contains a blank."""
     Path("a script.py").write_text(text)
     return shlex.join([sys.executable, "a script.py", "an option"])
 
@@ -53,7 +54,7 @@ def f4(value: float) -> float:
 
 @pytest.fixture
 def mapped(npz: Path, capsys: Capture) -> Path:
-    """``mapped.nnr``, with a sparsification map."""
+    """Write ``mapped.nnr``, with a sparsification map."""
     arguments = ["--map", "sparsification=0,0.05,0.1", "--evaluate", command(), "--metric", "zeros", "--qp=-24"]
     result = call(capsys, "encode", npz, "-o", "mapped.nnr", *arguments)
     assert (result.code, result.err.count("\n")) == (0, 1)
@@ -143,7 +144,7 @@ def test_a_command_that_fails(npz: Path, capsys: Capture, script: str, message: 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_command_that_prints_much(npz: Path, capsys: Capture, stream: str) -> None:
-    """Only the end of it is kept."""
+    """Only the end of the output is kept."""
     script = (
         f"import sys\nfor _ in range(600): print(*['x' * 99] * 1000, sep='\\n', file=sys.{stream})\nprint('0.5 0.25')"
     )
@@ -161,7 +162,7 @@ def test_a_command_that_prints_much(npz: Path, capsys: Capture, stream: str) -> 
 
 
 def test_the_end_of_a_line_is_no_accuracy(npz: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a line that is longer than all that is kept, the first number would be another one."""
+    """A number in the truncated beginning of a long line would be wrong."""
     monkeypatch.setattr("nnr_cli.maps.KEPT", 100)
     arguments = ["--map", "sparsification=0.1", "--evaluate", command("print('0.25', '0.125 ' * 200, end='')")]
     result = call(capsys, "encode", npz, "-o", "mapped.nnr", *arguments)
@@ -184,7 +185,9 @@ def test_a_command_that_does_not_exist(npz: Path, capsys: Capture) -> None:
     ("arguments", "message"),
     [
         (["--evaluate", "true"], "--map and --evaluate require each other"),
-        (["--metric", "top-1"], "--metric requires --map"),
+        (["--metric", "top-1"], "--metric requires --map or --validation-performance"),
+        (["--validation-performance", "0.9"], "--validation-performance requires --metric"),
+        (["--base-model-id", "x", "--profile", "0"], "--base-model-id requires --profile 1"),
         (["--map", "sparsify", "--evaluate", "true"], "unknown map 'sparsify'; choose from sparsification"),
         (["--map", "pruning", "--map", "pruning=0.1", "--evaluate", "true"], "map 'pruning' is given twice"),
         (["--map", "pruning=0.1,", "--evaluate", "true"], "must be numbers"),
@@ -345,3 +348,50 @@ def test_no_maps_to_list(bitstream: Path, capsys: Capture) -> None:
         "of",
         "classes",
     ]
+
+
+def test_statements_about_base_model_and_validation(npz: Path, capsys: Capture) -> None:
+    options = ["--base-model-id", "base 1", "--validation-performance", "0.875", "--metric", "top-1"]
+    assert call(capsys, "encode", npz, "-o", "stated.nnr", *options).code == 0
+    about = nnr.open("stated.nnr").performance
+    assert about == nnr.Performance("base 1", "top-1", validation_set_performance=0.875)
+    maps = ["--map", "sparsification=0", "--evaluate", command()]
+    assert call(capsys, "encode", npz, "-o", "both.nnr", *options, *maps).code == 0
+    both = nnr.open("both.nnr").performance
+    assert (both.base_model_id, both.validation_set_performance) == ("base 1", 0.875)
+    assert both.metric_type_performance_map_valid_flag
+    assert both.maps.sparsification
+
+
+def layered() -> Path:
+    """Return a bitstream whose tensors b and c have a layer parameter set with maps."""
+    maps = nnr.PerformanceMaps(
+        nnr.SparsificationMap((SparsificationRow(0.5, 0.25, 0.75),)), nnr.PruningMap((PruningRow(0.5, 0.625),))
+    )
+    s = Bitstream().str_().mps()
+    s.ndu(ndu("a", [4]), [1, 2, 3, 4], qp=0)
+    s.lps(alone=1, **maps.elements("lps"))
+    for name in ("b", "c[0]"):
+        s.ndu(ndu(name, [2, 2]), [1, 0, 0, 4], qp=-8)
+    Path("layers.nnr").write_bytes(s.data)
+    return Path("layers.nnr")
+
+
+def test_maps_of_layers_are_listed(here: Path, capsys: Capture) -> None:
+    result = call(capsys, "ls", layered(), "--maps")
+    assert result.out.splitlines()[1].split("  ")[:1] == ["sparsification"]
+    assert "b and 1 more" in result.out
+    found = json.loads(call(capsys, "ls", "layers.nnr", "--maps", "--json").out)
+    assert [(one["map"], one["tensors"]) for one in found] == [
+        ("sparsification", ["b", "c[0]"]),
+        ("pruning", ["b", "c[0]"]),
+    ]
+
+
+def test_a_point_of_a_layer_is_applied_to_its_tensors(here: Path, capsys: Capture) -> None:
+    result = call(capsys, "decode", layered(), "-o", "sparse.npz", "--sparsify", "0.5")
+    assert (result.code, "accuracy 0.75, 25.0 % of the weights are not 0 of b and 1 more" in result.err) == (0, True)
+    whole, sparse = nnr.decode("layers.nnr"), nnr.load("sparse.npz")
+    assert np.array_equal(sparse["a"], whole["a"])
+    for name in ("b", "c[0]"):
+        assert np.array_equal(sparse[name], np.where(abs(whole[name]) > 0.5, whole[name], 0))

@@ -1,4 +1,4 @@
-"""Frequent mistakes at the command line: each has one line that says what is wrong, and no traceback."""
+"""Frequent mistakes at the command line: each causes a message of one line, and no traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .support import DIGITS, call, weights
 
 Capture = pytest.CaptureFixture[str]
 
-#: Command lines, exit codes, and what the line says.
+#: Command lines, exit codes, and parts of the message.
 MISTAKES: list[tuple[str, int, str]] = [
     # files
     ("encode missing.npz -o x.nnr", 5, "missing.npz: No such file or directory"),
@@ -22,6 +22,8 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("encode w.npz", 5, "w.nnr exists; use -f to replace it"),
     ("encode w.npz -o w.nnr", 5, "w.nnr exists; use -f to replace it"),
     ("encode w.npz -o w.npz -f", 5, "w.npz is an input; write to another name"),
+    ("encode w.npz -o x.nnr --preset lora --lossless", 2, "--lossless and --preset lora cannot be combined"),
+    ("encode w.npz -o x.nnr --preset lora --fixed-point q7.8", 2, "--snr has no effect; omit it"),
     ("encode w.npz -o x.npz", 2, "'x.npz' has the file extension of a model; name the bitstream 'x.nnr'"),
     ("update encode w.npz --base v.npz -o x.npz", 2, "name the bitstream 'x.nnr'"),
     ("encode w.npz -o .", 5, "./w.nnr exists; use -f to replace it"),
@@ -40,10 +42,14 @@ MISTAKES: list[tuple[str, int, str]] = [
     (
         "verify w.npz",
         3,
-        "w.npz: a model (npz), not a bitstream; nnr verify checks bitstreams and NNEF models; ",
+        "w.npz: a model (npz), not a bitstream; nnr verify checks bitstreams, NNEF, OpenVINO and SkriptND models; ",
     ),
     ("update apply w.npz v.npz -o x.npz", 3, "v.npz: a model (npz), not a bitstream; use nnr update encode --base to"),
-    ("verify two", 3, "two: a folder with model files, not a bitstream; nnr verify checks bitstreams and NNEF models;"),
+    (
+        "verify two",
+        3,
+        "two: a folder with model files, not a bitstream; nnr verify checks bitstreams, NNEF, OpenVINO and SkriptND ",
+    ),
     (
         "verify cut.npz",
         3,
@@ -76,7 +82,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     (
         "decode digits.nnr -o x.nnef --topology other.nnef",
         3,
-        "1 of 16 tensors have different shapes: 'fc2/weight' is (10, 64), declared as (11, 64); use the topology",
+        "1 of 16 tensors have different shapes: 'fc2/weight' is (10, 64), declared as (11, 64) in graph.nnef:20; use",
     ),
     # options
     ("encode w.npz -o x.nnr --qualty 20", 2, "--qualty"),
@@ -117,7 +123,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     (
         "update encode v.npz --base digits.nnef -o x.nnr",
         3,
-        "tensor 'conv1/weight' of the base model is missing in the new one; an update",
+        "tensor 'conv1/weight' of the base model is missing from the new model; an update",
     ),
     (
         "update encode v.npz --base w.npz -o x.nnr --preset lossless --sbt 0.5",
@@ -137,14 +143,14 @@ MISTAKES: list[tuple[str, int, str]] = [
     # others
     ("extract w.nnr --unit 99 -o x.nnr", 3, "w.nnr: the bitstream has no unit 99"),
     ("inspect text.txt", 3, "text.txt: not an NNR bitstream"),
-    ("explain scan_ordre", 2, "unknown name 'scan_ordre'; close: scan_order"),
+    ("explain scan_ordre", 2, "unknown name 'scan_ordre'; similar names: scan_order"),
     ("compress w.npz", 2, "No such command 'compress'."),
 ]
 
 
 @pytest.fixture(scope="module", name="folder")
 def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models, bitstreams and damaged ones of both."""
+    """Return a folder with models, bitstreams and damaged copies of both."""
     folder = tmp_path_factory.mktemp("mistakes")
     tensors = {"fc.weight": weights(), "fc.bias": weights(2, (24,))}
     np.savez(folder / "w.npz", **tensors)  # type: ignore[arg-type]

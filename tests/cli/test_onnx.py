@@ -1,4 +1,4 @@
-"""ONNX models on the command line: there and back, and what is said where that cannot be."""
+"""ONNX models on the command line: round trips, and messages where a conversion is impossible."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_graph_kept_apart(capsys: Capture) -> None:
 
 
 def test_other_types_and_formats(capsys: Capture) -> None:
-    """The graph decides on types; where there is none, others are possible."""
+    """The graph determines types; without a graph, others are possible."""
     Path("m.onnx").write_bytes(CONV)
     call(capsys, "encode", "m.onnx", "-o", "m.nnr")
     refused = call(capsys, "decode", "m.nnr", "-o", "out.onnx", "--dtype", "float16")

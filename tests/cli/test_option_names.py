@@ -1,4 +1,4 @@
-"""The command line and the library call the same option by the same name."""
+"""The command line and the library use the same name for the same option."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import nnr_codec as nnr
 from nnr_codec.api.decoding import OpenOptions
 from nnr_codec.config import EncoderOptions
 
-#: The functions that each command calls. Commands that only print have options for what they print.
+#: The functions that each command calls. Commands that only print have options for the output.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
     "encode": (nnr.encode_file, nnr.load, nnr.measure),
     "decode": (nnr.decode_file,),
-    "extract": (nnr.extract, nnr.save),
+    "extract": (nnr.extract, nnr.NnrFile.extract, nnr.save),
     "update encode": (nnr.encode_update, nnr.UpdateEncoder, nnr.sparsify, nnr.load, nnr.save),
     "update apply": (nnr.apply_update, nnr.save),
     "update chain": (nnr.chain_updates, nnr.save),
     "update squash": (nnr.squash_updates, nnr.save),
 }
 
-#: Options that are no keyword of these functions, and why.
+#: Options that are not keywords of these functions, with reasons.
 EXCEPTIONS = {
     "--output": "functions take the target after the source, other programs after -o",
     "--lossless": "short for --preset lossless",
@@ -33,8 +33,12 @@ EXCEPTIONS = {
     "--unit": "the second argument of extract, by its position",
     "--sparsify": "a point of the bitstream's performance map, which the library gives to folded()",
     "--prune": "as --sparsify",
+    "--base-model-id": "a field of Performance, the option performance",
+    "--validation-performance": "as --base-model-id",
     "--check": "a call of compare_models",
     "--report": "a call of EncodeReport.save for each file",
+    "--no-attachments": "attach=None",
+    "--dequantize": "a call of dequantized before encode_file",
     "--dry-run": "calls estimate instead of encode_file",
     "--json": "about what is printed",
     "--quiet": "about what is printed",
@@ -43,7 +47,7 @@ EXCEPTIONS = {
 
 
 def keywords(function: Callable[..., Any]) -> Iterator[str]:
-    """The names of all arguments."""
+    """Yield the names of all arguments, including keyword options."""
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             kinds = {"Unpack[EncoderOptions]": EncoderOptions, "Unpack[OpenOptions]": OpenOptions}
@@ -53,7 +57,7 @@ def keywords(function: Callable[..., Any]) -> Iterator[str]:
 
 
 def options(command: str) -> dict[str, set[str]]:
-    """The long names of each option; those of an option that repeats also in the plural."""
+    """Return the long names of each option; the names of repeatable options also in the plural."""
     found: Any = cli
     for part in command.split():
         found = found.commands[part]

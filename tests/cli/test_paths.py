@@ -1,7 +1,7 @@
-"""Models and bitstreams that point elsewhere, given to the command: nothing but the output is ever read or written.
+"""Models and bitstreams that point elsewhere: the command reads or writes only its inputs and output.
 
-Threats T36 (labels as paths), T37 (archives) and T41 (outputs). A folder `jail` is where the command runs; beside it
-lie files that it has no business with.
+Threats T36 (labels as paths), T37 (archives) and T41 (outputs). The command runs in a folder `jail`; files beside it
+must not be accessed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Capture = pytest.CaptureFixture[str]
 VALUES = np.array([[1.5, -2.0]], np.float32)
 SECRET = np.array([[6.25, 9.75]], np.float32)
 
-#: Labels that are paths out of the model on some system, or no paths at all.
+#: Labels that are paths outside the model on some system, or not paths at all.
 LABELS = [
     "../w",
     "../../outside/w",
@@ -64,7 +64,7 @@ OUTPUTS = ("out.nnef", "out.tar", "out.tgz")
 
 
 def content(folder: Path) -> dict[str, object]:
-    """All that is below a folder: what files hold, where links lead, and what is neither."""
+    """Return everything below a folder: contents of files, targets of links, and other kinds of entries."""
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -74,7 +74,7 @@ def content(folder: Path) -> dict[str, object]:
 
 @pytest.fixture(autouse=True)
 def jail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder where the command runs."""
+    """Change to the folder in which the command runs."""
     monkeypatch.setenv("NO_COLOR", "1")
     write_folder(tmp_path / "outside", {"w.dat": dat(SECRET), "graph.nnef": graph_text({"w": SECRET})})
     write_folder(tmp_path, {"w.dat": dat(SECRET)})
@@ -85,7 +85,7 @@ def jail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def assert_refused(capsys: Capture, *arguments: object) -> str:
-    """The command calls its input bad, or not there, and leaves everything as it was; returns what it says."""
+    """Check that the command rejects its input and changes nothing; return the message."""
     before = content(Path.cwd().parent)
     result = call(capsys, *arguments)
     assert result.code in (errors.BAD_INPUT, errors.UNSUPPORTED, errors.FILE), result
@@ -96,7 +96,7 @@ def assert_refused(capsys: Capture, *arguments: object) -> str:
 
 @pytest.mark.parametrize("label", [*LABELS, "w\0"], ids=ascii)
 def test_labels_of_a_model(label: str, jail: Path, capsys: Capture) -> None:
-    """Whichever way the label is taken, there is a file where it leads."""
+    """Each interpretation of the label leads to an existing file."""
     files = {"graph.nnef": graph_text({label: VALUES}), "w.dat": dat(VALUES), "a/w.dat": dat(VALUES)}
     write_folder(jail / "in.nnef", files)
     assert_refused(capsys, "encode", "in.nnef", "-o", "out.nnr")
@@ -112,13 +112,13 @@ def test_labels_of_a_bitstream(label: str, jail: Path, capsys: Capture) -> None:
 
 
 def write_bitstream(path: Path, label: str) -> None:
-    """A bitstream whose graph has a variable of this label, which nobody has looked at yet."""
+    """Write a bitstream whose graph has a variable with this unchecked label."""
     text = graph_text({label: VALUES}) + b"\0"
     path.write_bytes(Bitstream().str_().mps().topology(text).ndu(ndu(label or "w", [1, 2]), [3, -4], qp=-38).data)
 
 
 def test_a_label_that_begins_with_a_slash(jail: Path, capsys: Capture) -> None:
-    """It is a path below the model (NNEF 1.0.3, 5.1), whatever is there in the system."""
+    """It is a path below the model (NNEF 1.0.3, 5.1), not an absolute path."""
     label = f"{jail.parent}/outside/w"
     write_bitstream(jail / "in.nnr", label)
     before = content(jail.parent)
@@ -191,7 +191,7 @@ def test_folders_with_links_and_devices(spoil: Callable[[Path], None], jail: Pat
 
 
 def good(jail: Path) -> None:
-    """A bitstream that decodes to `minimal`."""
+    """Return a bitstream that decodes to `minimal`."""
     write_folder(jail / "in.nnef", minimal())
     (jail / "in.nnr").write_bytes(nnr.encode(nnr.load(jail / "in.nnef"), exact=True))
 
@@ -223,7 +223,7 @@ def test_links_in_a_folder_that_is_replaced(jail: Path, capsys: Capture) -> None
 
 @pytest.mark.medium
 def test_the_installed_command(jail: Path) -> None:
-    """As a process of its own, with the model on standard input."""
+    """It runs in a separate process, with the model on standard input."""
     write_bitstream(jail / "in.nnr", "../../outside/w")
     before = content(jail.parent)
     hostile = tarfile.TarInfo("a/w.dat")

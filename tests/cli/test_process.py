@@ -1,4 +1,4 @@
-"""The installed command as a process: start-up, pipes, terminals, signals."""
+"""Tests of the installed command in a process: start-up, pipes, terminals, signals."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_pipeline(npz: Path) -> None:
 
 @posix
 @pytest.mark.parametrize("arguments", [["ls", "m.nnr"], ["ls", "--json", "m.nnr"], ["decode", "m.nnr", "-o", "-"]])
-def test_nobody_reads(arguments: list[str]) -> None:
+def test_closed_output(arguments: list[str]) -> None:
     nnr.encode_file({f"layer{k}": weights(k, (5, 6)) for k in range(400)}, "m.nnr")
     with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout
@@ -90,11 +90,11 @@ def test_nobody_reads(arguments: list[str]) -> None:
         child.stdout.read(1)
         child.stdout.close()
         assert child.stderr.read() == b""
-    assert child.returncode in (0, 141)  # 0: it had written everything before
+    assert child.returncode in (0, 141)  # 0: it had already written everything
 
 
 @posix
-def test_nobody_reads_from_the_start(npz: Path) -> None:
+def test_output_closed_from_the_start(npz: Path) -> None:
     for arguments in (["encode", npz, "-o", "-"], ["--help"], ["ls", npz.with_suffix(".nnr")]):
         nnr.encode_file(npz, "model.nnr", overwrite=True)
         reader, writer = os.pipe()
@@ -156,7 +156,7 @@ def test_an_output_that_does_not_know_every_character() -> None:
 def terminal(
     *arguments: object, on: tuple[str, ...] = ("stdin", "stdout", "stderr"), width: int = 100, **environment: str
 ) -> tuple[int, str]:
-    """Run the command with some of its streams on a terminal; its exit code and what the terminal got."""
+    """Run the command with some of its streams on a terminal; return its exit code and the terminal's output."""
     import fcntl
     import pty
     import struct
@@ -175,7 +175,7 @@ def terminal(
             while part := os.read(master, 1 << 16):
                 received.extend(part)
         except OSError:
-            pass  # how Linux says that the other side is closed
+            pass  # Linux reports a closed other side in this way
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -191,7 +191,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @pytest.fixture
 def many() -> Path:
-    """``many.npz``, of which encoding takes a moment."""
+    """Write ``many.npz``, whose encoding takes a moment."""
     np.savez("many.npz", **{f"layer{k}": weights(k, (120, 200)) for k in range(25)})
     return Path("many.npz")
 
@@ -290,7 +290,7 @@ def test_a_signal_leaves_nothing_behind(here: Path, number: signal.Signals, code
         [*COMMAND, "encode", "m.npz", "-o", "out/m.nnr"],
         stderr=subprocess.PIPE,
         text=True,
-        # A test run in the background may have been told to ignore them.
+        # A test that runs in the background may have inherited ignored signals.
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509  # no threads here
     ) as child:
         assert child.stderr
@@ -317,8 +317,8 @@ def test_a_signal_while_reading(here: Path) -> None:
     ) as child:
         assert child.stdin
         assert child.stderr
-        child.stdin.buffer.write(b"PK\x03\x04" + bytes(1 << 20))  # more than a pipe holds: it has started to read
-        # A signal that comes just before a read is noted by Python when that returns: with the next signal.
+        child.stdin.buffer.write(b"PK\x03\x04" + bytes(1 << 20))  # more than a pipe holds: reading has started
+        # Python handles a signal that arrives just before a read only after the read, with the next signal.
         while child.poll() is None:
             child.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""PyTorch files through the commands."""
+"""Tests of commands with PyTorch files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fixture_torch() -> Any:
 
 @pytest.fixture(name="content")
 def fixture_content(torch: Any, here: Path) -> Any:
-    """``x.ckpt``, a checkpoint."""
+    """Write ``x.ckpt``, a checkpoint."""
     module = torch.nn.Linear(40, 30)
     content = {"epoch": 3, "model": module.state_dict(), "tied": module.state_dict()["weight"]}
     Path("x.ckpt").write_bytes(saved(torch, content))

@@ -1,4 +1,4 @@
-"""Parameter reduction on the command line: nnr encode --reduce."""
+"""Tests of parameter reduction on the command line: nnr encode --reduce."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.medium
 DIGITS = Path(__file__).parents[2] / "examples/digits/digits.nnef"
 
 
-def test_what_each_step_did_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_each_step_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "digits.nnr"
     steps = "sparsify(ratio=0.6), fold"
     assert run(["encode", str(DIGITS), "-o", str(target), "--reduce", steps, "--check"]) == 0
@@ -33,7 +33,7 @@ def test_what_each_step_did_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert zeros >= 0.6
 
 
-def test_a_dry_run_tells_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["encode", str(DIGITS), "--dry-run", "--reduce", "sparsify(ratio=0.5)"]) == 0
     assert "\nsparsify(ratio=0.5): " in capsys.readouterr().out
     assert run(["encode", str(DIGITS), "--dry-run", "--json", "--reduce", "sparsify(ratio=0.5)"]) == 0
@@ -115,7 +115,7 @@ def test_a_ratio_is_of_the_model_that_was_given(tmp_path: Path) -> None:
     assert 0.04 < nnr.estimate(DIGITS, target_ratio=0.05, reduce=steps).ratio < 0.06
 
 
-def test_steps_that_a_target_leaves_out_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_that_a_target_omits_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "w.npz", w=np.random.default_rng(5).standard_normal((48, 48), np.float32))
     command = ["encode", str(tmp_path / "w.npz"), "--target-size", "2kB", "--reduce", "lowrank, sparsify(ratio=0.01)"]
     assert run([*command, "-o", str(tmp_path / "w.nnr")]) == 0

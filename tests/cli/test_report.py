@@ -1,4 +1,4 @@
-"""nnr encode --report."""
+"""Tests of nnr encode --report."""
 
 from __future__ import annotations
 

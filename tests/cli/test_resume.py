@@ -1,4 +1,4 @@
-"""nnr encode --resume, nnr decode --resume: a process that is killed, and the same command again."""
+"""Tests of nnr encode --resume, nnr decode --resume: a process is killed, and the same command runs again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def killed(folder: str, parts: int, *arguments: object) -> None:
-    """Run a command until it has kept so many parts, and end it as nothing can prepare for."""
+    """Run a command until it has kept this number of parts, and kill it."""
     with subprocess.Popen([*COMMAND, *map(str, arguments)], stderr=subprocess.DEVNULL) as running:
         until = time.monotonic() + 60
         while not (os.path.isdir(folder) and len(os.listdir(folder)) >= parts):

@@ -1,4 +1,4 @@
-"""nnr encode --sensitivity."""
+"""Tests of nnr encode --sensitivity."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_file_says_what_errors_cost(model: str, capsys: Capture) -> None:
     assert data == nnr.encode(model, qp=-24, sensitivity=sensitivity, hessians=HESSIANS)
     assert data != nnr.encode(model, qp=-24)
     assert data != nnr.encode(model, qp=-24, sensitivity=sensitivity)
-    assert call(capsys, *command, "--force", "--report", "model.json").code == 0  # which tells of no arrays
+    assert call(capsys, *command, "--force", "--report", "model.json").code == 0  # which lists no arrays
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``--topology``: a bitstream and the graph that it belongs to, apart."""
+"""Tests of ``--topology``: a bitstream and its graph in separate files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ graph g(x) -> (y)
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """In a folder of its own: a bitstream whose w has no dimensions, and the graph."""
+    """Write to a new folder a bitstream whose w has no dimensions, and the graph."""
     monkeypatch.chdir(tmp_path)
     stream = Bitstream({"w": [2, 3]}).str_().mps()
     stream.ndu(ndu("w", None), VALUES).ndu(ndu("b", [2]), [7, 8])
@@ -72,7 +72,7 @@ def test_without_topology(apart: Path, capsys: Capture) -> None:
         (
             "[2, 3]",
             "[3, 2]",
-            "1 of 2 tensors have different shapes: 'w' is (2, 3), declared as (3, 2)",
+            "1 of 2 tensors have different shapes: 'w' is (2, 3), declared as (3, 2) in graph.nnef:5",
         ),
         ("'b'", "'c'", "1 of 2 tensors are not among its variables: 'b'"),
         (
@@ -100,7 +100,7 @@ def test_a_topology_that_does_not_fit(apart: Path, capsys: Capture, was: str, th
     assert not Path("m.nnef").exists()
 
 
-def test_what_is_no_topology(apart: Path, capsys: Capture) -> None:
+def test_invalid_topologies(apart: Path, capsys: Capture) -> None:
     np.savez("m.npz", w=VALUES)
     result = call(capsys, "decode", "w.nnr", "-o", "m.nnef", "--topology", "m.npz")
     assert (result.code, result.err) == (
@@ -142,6 +142,14 @@ def test_commands_that_read(apart: Path, capsys: Capture) -> None:
     assert result.code == 1
     assert "'w'[0, 0]: 0.0 and 1.0" in result.out
     assert call(capsys, "diff", "w.nnr", "w.nnr", "--topology", "g.txt", "--decoded").code == 0
+
+
+def test_verify_checks_the_shapes_of_a_given_graph(apart: Path, capsys: Capture) -> None:
+    Path("g.txt").write_text(GRAPH.replace("x = external(shape = [1, 3])", "x = external(shape = [1, 4])"))
+    result = call(capsys, "verify", "w.nnr", "--topology", "g.txt")
+    assert result.code == 1
+    assert "graph.nnef:7:19: linear: the inner dimensions of input [1, 4] and filter [2, 3] are 4 and 3" in result.out
+    assert result.out.endswith("1 bitstream, 1 violation, 0 warnings\n")
 
 
 def test_dimensions_in_the_graph_that_is_carried(apart: Path, capsys: Capture) -> None:

@@ -1,4 +1,4 @@
-"""nnr encode and decode of models that are more than one file."""
+"""Tests of nnr encode and decode with models of more than one file."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def test_openvino_whose_text_is_kept_apart(model: Path, capsys: Capture) -> None
 
 
 def test_skriptnd(tmp_path: Path, capsys: Capture) -> None:
-    files = {"main.sknd": b"graph G { }", "a/b.sknd": b"# nothing", "w.dat": dat(WEIGHT)}
+    text = b"graph G { @variable { w: real[8, 8]; } }"
+    files = {"main.sknd": text, "a/b.sknd": b"# nothing", "w.dat": dat(WEIGHT)}
     folder = write_folder(tmp_path / "net", files)
     assert call(capsys, "encode", folder, "-o", "m.nnr", "--lossless").code == 0
     assert call(capsys, "decode", "m.nnr", "-o", "out.sknd").code == 0

@@ -29,7 +29,7 @@ VECTORS = Path(__file__).resolve().parents[2] / "bitstream_vectors"
 
 
 def hostile(dtype: str) -> Array:
-    """Floats with everything that is not a usual weight."""
+    """Return floats with all unusual values."""
     w = weights(3, (16, 9)).astype(dtype)
     w.reshape(-1)[:7] = np.array([0, -0.0, np.nan, np.inf, -np.inf, 1, -1], dtype)
     w.reshape(-1).view(f"u{w.itemsize}")[7:9] = 1, np.array(np.nan, dtype).view(f"u{w.itemsize}") + 1
@@ -54,7 +54,7 @@ TENSORS: dict[str, Array] = {
 
 @pytest.fixture
 def typed(here: Path) -> Path:
-    """``typed.safetensors``: all of them, with metadata."""
+    """Write ``typed.safetensors`` with all types and metadata."""
     nnr.save(nnr.Model(TENSORS, metadata={"format": "pt"}), "typed.safetensors")
     return Path("typed.safetensors")
 
@@ -135,14 +135,14 @@ def test_without_side_information(typed: Path, npz: Path, capsys: Capture) -> No
         assert all(unit.type != "NNR_TPL" for unit in nnr.inspect("m.nnr"))
 
 
-def test_check_tells_of_bits_alone(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_differences_of_bits(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez("m.npz", w=np.array([0.0, -0.0, 1.0], "f4"))
     monkeypatch.setattr(nnr.NnrFile, "deferred", lambda *_, **__: nullcontext({"w": np.array([0.0, 0.0, 1.0], "f4")}))
     result = call(capsys, "encode", "m.npz", "-o", "m.nnr", "--check")
-    assert result.err.endswith("check: in bits alone, as -0.0 from 0.0 (in 'w')\n")
+    assert result.err.endswith("check: only bits differ, such as the sign of 0 (in 'w')\n")
     monkeypatch.setattr(nnr.NnrFile, "deferred", lambda *_, **__: nullcontext({"w": np.array([0.0, 0.0, 1.0], "f8")}))
     result = call(capsys, "encode", "m.npz", "-fo", "m.nnr", "--check")
-    assert result.err.endswith("check: the same values; 1 tensor of another type or shape (as 'w')\n")
+    assert result.err.endswith("check: the same values; 1 tensor missing or of another type or shape, such as 'w'\n")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -186,7 +186,7 @@ def test_a_network_of_bfloat16(capsys: Capture) -> None:
     result = call(capsys, "decode", "m.nnr", "-o", "m.nnef")
     assert result.code == 3
     assert (
-        "nnef does not support dtype bfloat16; save it as .safetensors or convert it to float32 (--dtype float32)"
+        "nnef does not support dtype bfloat16; save it as .safetensors or convert it to float32 (--dtype, dtype=)"
         in result.err
     )
     assert call(capsys, "decode", "m.nnr", "-o", "m.nnef", "--dtype", "float32").code == 0
@@ -264,7 +264,7 @@ def test_a_record_of_another_version(typed: Path, capsys: Capture) -> None:
     unit.payload.topology_data = text.replace(b'{"nnr_codec":3', b'{"nnr_codec":5')
     Path("m.nnr").write_bytes(nnr.write_units(units))
     result = call(capsys, "ls", "m.nnr")
-    version = "side information of version 5; only versions up to 4 are supported"
+    version = "side information has version 5; only versions up to 4 are supported"
     warning = f"nnr: warning: skipped, because its type or format is unknown: unit 2 ({version})"
     assert (result.code, result.err) == (0, warning + "\n")
     result = call(capsys, "decode", "m.nnr", "-o", "out.npz")
@@ -320,7 +320,7 @@ def test_a_model_of_empty_tensors(capsys: Capture) -> None:
     result = call(capsys, "encode", "m.safetensors", "-vo", "m.nnr", "--check")
     assert result.code == 0
     first, second, summary, check = result.err.splitlines()
-    assert (first, second) == ("b: 0 -> 0 bytes", "a: 0 -> 0 bytes")  # as they lie in the file, the wider type first
+    assert (first, second) == ("b: 0 -> 0 bytes", "a: 0 -> 0 bytes")  # in the order of the file, the wider type first
     size = Path("m.nnr").stat().st_size
     assert summary.startswith(f"m.safetensors -> m.nnr: 0 -> {size:,} bytes (")
     assert check == "check: decodes to the same tensors, bit for bit"
@@ -355,7 +355,7 @@ def test_diff_of_bits_alone(capsys: Capture) -> None:
     nnr.save({"w": np.array([-0.0, np.nan], "f4")}, "b.npz")
     result = call(capsys, "diff", "a.npz", "b.npz")
     assert result.code == 1
-    assert result.out.endswith("1 of 1 tensor differ in values: in bits alone, as -0.0 from 0.0 (in 'w')\n")
+    assert result.out.endswith("1 of 1 tensor differs in values: only bits differ, such as the sign of 0 (in 'w')\n")
     assert call(capsys, "diff", "a.npz", "b.npz", "--tolerance", 0).code == 0
 
 
@@ -394,6 +394,6 @@ def test_the_installed_command(typed: Path) -> None:
     done = process("encode", typed, "-o", "m.nnr", "--lossless", "--check")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "check: decodes to the same tensors, bit for bit")
     with open("m.nnr", "rb") as file:
-        # Standard output gets the format that the model came from.
+        # Standard output has the format of the source model.
         data = process("decode", "-", "-o", "-", stdin=file, text=False, encoding=None).stdout
     assert data == typed.read_bytes()

@@ -1,4 +1,4 @@
-"""nnr update, what other commands say of updates, and the errors of docs/guides/updates.md."""
+"""Tests of nnr update, of other commands with updates, and of the errors in docs/guides/updates.md."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXACT = "check: applies to the same tensors, bit for bit\n"
 
 
 def model(version: int) -> dict[str, Array]:
-    """A model that some training changes: 5 tensors, one of which never changes, and a sixth from version 3 on."""
+    """Return a model after some training: 5 tensors, one of which never changes, and a sixth from version 3 on."""
     rng = np.random.default_rng(version)
     tensors: dict[str, Array] = {
         "a.weight": weights(1, (30, 40)) + (version > 1) * weights(version, (30, 40), 1e-3),
@@ -57,7 +57,7 @@ def model(version: int) -> dict[str, Array]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what ``versions`` copies."""
+    """Return a folder with the files that ``versions`` copies."""
     folder = tmp_path_factory.mktemp("versions")
     for k in range(1, 5):
         np.savez(folder / f"v{k}.npz", **model(k))  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def versions(here: Path, made: Path) -> Path:
-    """``v1.npz`` to ``v4.npz``, and ``v2.nnr`` to ``v4.nnr``, lossless updates of the one before."""
+    """Write ``v1.npz`` to ``v4.npz``, and ``v2.nnr`` to ``v4.nnr``, lossless updates of the one before."""
     shutil.copytree(made, here, dirs_exist_ok=True)
     return here
 
@@ -181,7 +181,7 @@ def test_verbose_has_a_line_for_each_tensor(versions: Path, capsys: Capture) -> 
 
 
 def test_sbt(versions: Path, capsys: Capture) -> None:
-    """Of each matrix one in ten parameters changes, by one and the same amount."""
+    """One in ten parameters of each matrix changes, all by the same amount."""
     command = ("update", "encode", "v2.npz", "--base", "v1.npz", "-o", "d.nnr", "--sbt", 0.9, "--check")
     result = call(capsys, *command)
     assert result.code == 0
@@ -214,7 +214,7 @@ def test_sparsity(versions: Path, capsys: Capture, structured: bool) -> None:
 
 # ------------------------------------------------------------------------------------------------ formats
 def digits(scale: float) -> nnr.Model:
-    """A network with batch normalizations in each tensor's neighbourhood."""
+    """Return a network in which each tensor is next to a batch normalization."""
     source, rng = nnr.load(DIGITS), np.random.default_rng(1)
     tensors = {
         name: source[name] * (1 + scale * rng.standard_normal(source[name].shape)).astype("f4") for name in source
@@ -335,7 +335,7 @@ def out(command: list[str]) -> str:
 
 def test_squash_names_its_default_in_an_error(versions: Path, capsys: Capture) -> None:
     result = call(capsys, "update", "squash", "v1.npz", "v2.nnr", "-o", "x.nnr", "--rate", 3)
-    message = "the default without --quality or another goal keeps every bit, so --rate has no effect\n"
+    message = "the default without --quality or another goal keeps every bit, so --rate has no effect; omit it\n"
     assert (result.code, result.err.endswith(f"Error: {message}")) == (2, True)
 
 
@@ -370,7 +370,7 @@ def test_progress_reaches_its_end(
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[1])
-def test_what_is_there_is_not_replaced(versions: Path, capsys: Capture, command: list[str]) -> None:
+def test_existing_files_are_not_replaced(versions: Path, capsys: Capture, command: list[str]) -> None:
     Path(out(command)).write_text("precious")
     result = call(capsys, *command, out(command))
     assert (result.code, result.err) == (5, f"nnr: error: {out(command)} exists; use -f to replace it\n")
@@ -404,7 +404,7 @@ def test_truncated_updates(versions: Path, capsys: Capture, command: list[str], 
 
 
 @pytest.mark.parametrize("command", COMMANDS[:3], ids=lambda command: command[1])
-def test_what_is_no_update(versions: Path, capsys: Capture, command: list[str]) -> None:
+def test_invalid_updates(versions: Path, capsys: Capture, command: list[str]) -> None:
     nnr.encode_file("v1.npz", "whole.nnr")
     for name, code, message in (
         ("whole.nnr", 3, "nnr: error: whole.nnr: the bitstream is a whole model, not an update; use nnr decode\n"),
@@ -553,7 +553,7 @@ def test_ls(versions: Path, capsys: Capture) -> None:
 
 @pytest.fixture
 def messages(here: Path) -> list[str]:
-    """``m1.nnr`` to ``m3.nnr``, of an encoder with a memory."""
+    """Write ``m1.nnr`` to ``m3.nnr``, from an encoder with a state."""
     encoder = nnr.UpdateEncoder(device_id=2, base_model_id="release 7")
     for k in range(1, 4):
         Path(f"m{k}.nnr").write_bytes(encoder.encode({"w": weights(k)}))
@@ -611,7 +611,7 @@ def test_verify(messages: list[str], capsys: Capture) -> None:
 
 
 def test_names_of_tensors_and_bases(capsys: Capture) -> None:
-    """What is a name of somebody else's does nothing to a terminal."""
+    """Untrusted names have no effect on a terminal."""
     base = {name: weights(k, (3, 4)) for k, name in enumerate(NAMES)}
     new = {name: array + np.float32(1e-3) for name, array in base.items()}
     nnr.save(base, "old.safetensors")

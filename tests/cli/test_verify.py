@@ -1,4 +1,4 @@
-"""``nnr verify``: lines, JSON, exit codes, digests."""
+"""Tests of ``nnr verify``: lines, JSON, exit codes, digests."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from nnr_codec.constants import NNR_PT_RAW_FLOAT
 
 from ..builder import ndu
 from ..conformance.violations import base, raw, start, update
+from ..formats import ir_operations as irs
 from ..formats.onnx_files import model as onnx_model
 from ..formats.onnx_files import tensor as onnx_tensor
 from ..formats.support import minimal, regular, tar_bytes, tree, write_folder
@@ -23,7 +24,7 @@ from .support import call
 
 @pytest.fixture
 def fine(tmp_path: Path) -> Path:
-    """A bitstream that breaks nothing."""
+    """Write a bitstream without violations."""
     path = tmp_path / "fine.nnr"
     path.write_bytes(raw(raw(start(), "a"), "b", [2, 3]).data)
     return path
@@ -31,7 +32,7 @@ def fine(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bad(tmp_path: Path) -> Path:
-    """One that does, with a name that a terminal would act on."""
+    """Write a bitstream with a violation, and a name with control characters."""
     path = tmp_path / "bad.nnr"
     path.write_bytes(raw(raw(start(nnr_reserved_zero_2bits=1), "\x1b[31m"), "\x1b[31m").add(b"\x00\x03\x82").data)
     return path
@@ -130,7 +131,7 @@ def test_files_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """An NNEF model that breaks a rule, has one of no variable, and a label that a terminal would act on."""
+    """Write an NNEF model that breaks a rule, with a file without variable, and a label with control characters."""
     files = {**minimal(), "\x1b[31m": b""}
     files["graph.nnef"] = files["graph.nnef"].replace(b"y = copy(x)", b"y = copy(q)")
     return write_folder(tmp_path / "model.nnef", files)
@@ -148,6 +149,23 @@ def test_models(capsys: pytest.CaptureFixture[str], tmp_path: Path, model: Path,
         "1 bitstream, 1 model, 1 violation, 0 warnings",
     ]
     assert call(capsys, "verify", write_folder(tmp_path / "m", minimal())).out == "1 model, 0 violations, 0 warnings\n"
+
+
+def test_skriptnd_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = write_folder(
+        tmp_path / "m", {"main.sknd": b"graph G { @variable { w: real[2]; }\n@compose { y = f(w); } }"}
+    )
+    result = call(capsys, "verify", folder)
+    assert (result.code, result.err) == (1, "")
+    assert result.out.splitlines() == [
+        f"{folder}: main.sknd:1:23: variable 'w' has no file main.G.w.dat (sknd-data-missing, NNEF 2 draft 2.7)",
+        f"{folder}: main.sknd:2:16: the module has no operator 'f' (sknd-operator, NNEF 2 draft 2.15)",
+        "1 model, 2 violations, 0 warnings",
+    ]
+    (folder / "main.sknd").write_bytes(b"graph G { }")
+    assert call(capsys, "verify", folder, folder / "main.sknd").out == "2 models, 0 violations, 0 warnings\n"
+    result = call(capsys, "verify", folder, "--digest")
+    assert (result.code, result.out) == (2, "")
 
 
 def test_models_by_content(capsys: pytest.CaptureFixture[str], tmp_path: Path, model: Path) -> None:
@@ -180,6 +198,7 @@ def test_models_as_json(capsys: pytest.CaptureFixture[str], model: Path) -> None
             "file": "graph.nnef",
             "line": 6,
             "column": 14,
+            "specification": "NNEF",
         }
     ]
 
@@ -207,8 +226,46 @@ def test_models_of_other_formats_are_an_error(
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file))
         result = call(capsys, "verify", "-" if name == "-" else path)
     where = "standard input" if name == "-" else path
-    why = f"a model ({path.suffix[1:]}), not a bitstream; nnr verify checks bitstreams and NNEF models"
+    checked = "bitstreams, NNEF, OpenVINO and SkriptND models"
+    why = f"a model ({path.suffix[1:]}), not a bitstream; nnr verify checks {checked}"
     assert (result.code, result.out, result.err) == (3, "", f"nnr: error: {where}: {why}; use nnr encode first\n")
+
+
+@pytest.fixture
+def ir(tmp_path: Path) -> Path:
+    """Return an IR whose weights have a channel too many."""
+    window = {"strides": "1,1", "dilations": "1,1", "pads_begin": "0,0", "pads_end": "0,0"}
+    inputs = [irs.data(1, 3, 6, 6), irs.floats(4, 4, 3, 3)]
+    return irs.write(irs.case("Convolution", inputs, (1, 4, 4, 4), **window), tmp_path / "ir")
+
+
+def test_irs(capsys: pytest.CaptureFixture[str], ir: Path) -> None:
+    found = "m.xml:32:1: the input has 3 channels; the weights take 4 (layer 'Convolution4') (ir-channels,"
+    result = call(capsys, "verify", ir)
+    assert (result.code, result.err) == (1, "")
+    assert result.out.splitlines() == [
+        f"{ir}: {found} OpenVINO opset1 Convolution)",
+        "1 model, 1 violation, 0 warnings",
+    ]
+    (printed,) = json.loads(call(capsys, "verify", "--json", ir).out)
+    assert printed["variables"] == 2
+    assert printed["violations"][0]["specification"] == "OpenVINO"
+    ir.with_suffix(".bin").unlink()
+    result = call(capsys, "verify", ir)
+    assert result.out.splitlines()[0].startswith(f"{ir}: m.xml: ")
+    assert result.out.splitlines()[-1] == "1 model, 2 violations, 0 warnings"
+
+
+def test_irs_from_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ir: Path) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(ir.read_bytes())))
+    assert call(capsys, "verify", "-").out.splitlines()[0].startswith("-: model.xml:32:1: ")
+
+
+def test_mistakes_with_irs(capsys: pytest.CaptureFixture[str], ir: Path) -> None:
+    for arguments, code in (([ir, "--digest"], 2), ([ir, "--limit", "max_topology_bytes=10"], 3), ([ir, "-i", ir], 2)):
+        result = call(capsys, "verify", *arguments)
+        assert (result.code, result.out) == (code, ""), (arguments, result)
+        assert result.err.splitlines()[-1].startswith("Error: " if code == 2 else "nnr: error: ")
 
 
 def test_a_bitstream_that_ends_as_a_model_is_a_bitstream(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""All that the encoder can be asked for, at random: models, networks and updates, and options for them.
+"""Random requests for the encoder: models, networks and updates, and options for them.
 
-Tensors are small, since a slow decoder is to read them.
+Tensors are small, because a slow decoder reads them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 import nnr_codec as nnr
 from nnr_codec.bitstream.aggregate import write_aggregate
+from nnr_codec.bitstream.unit_index import has_index
 from nnr_codec.bitstream.units import UnitReader
 from nnr_codec.config import PRESETS
-from nnr_codec.constants import NNR_AGG_SLF, NNR_NDU
+from nnr_codec.constants import NNR_AGG, NNR_AGG_SLF, NNR_LPS, NNR_NDU
 from nnr_codec.dtypes import STORED_TYPES
 from nnr_codec.model import Array, Block, Model, Topology
 
@@ -25,7 +26,7 @@ from ..arrays import KINDS, made
 from ..formats import onnx_files
 
 SHAPES = ((), (0, 2), (1,), (17,), (40,), (1, 30), (30, 1), (6, 7), (18, 9), (35, 4), (5, 4, 3), (6, 3, 2, 2), (2,) * 7)
-#: Types that most models have come more often.
+#: Types that most models have are more frequent.
 TYPES = (*["float32"] * 12, "float64", "float16", "int32", "int8", *STORED_TYPES)
 NAMES = ("w", "w#bits", "layer.0/weight", "名", "", "b", "c", "d")
 SEEDS = st.integers(0, 2**16)
@@ -34,9 +35,9 @@ SMALL = st.integers(0, 9)
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked for.
+    """Request for the encoder.
 
-    ``write`` gives bitstreams that follow one another, made by so many threads, or raises EncodeError.
+    ``write`` returns successive bitstreams, made with a number of threads, or raises EncodeError.
     """
 
     write: Callable[[int], Sequence[bytes]]
@@ -73,9 +74,12 @@ BITSTREAM: dict[str, st.SearchStrategy[Any]] = {
     "max_unit_size": st.sampled_from([60, 100, 300, 4000]),
     "indexed_references": st.booleans(),
     "side_info": st.booleans(),
+    "index": st.booleans(),
     "topology": st.sampled_from(["carried", "external"]),
 }
 MODEL_ONLY: dict[str, st.SearchStrategy[Any]] = {
+    "parts": st.sampled_from([{"*": "all"}, {"*": "a", "*[aeiou]*": "a/b", "?": "c"}, "layers", 1, 500]),
+    "layer_parameter_sets": st.booleans(),
     "target_ratio": st.sampled_from([0.3, 0.5, 1.0]),
     "target_size": st.sampled_from([300, 700]),
     "fixed_point": st.just("q7.8"),
@@ -87,26 +91,26 @@ MODEL_ONLY: dict[str, st.SearchStrategy[Any]] = {
 
 
 def qps(density: int) -> st.SearchStrategy[int]:
-    """Of steps that values about 1 can have, and now and then any."""
+    """Draw qp for values near 1, and sometimes any qp."""
     usual = st.integers(-14 << density, 2 << density)
     bound = 1 << (5 + density)
     return usual | usual | st.integers(-bound, bound - 1)
 
 
-#: Those that are asked for as well, each in its own way.
-OTHERS = ("qp", "qp_density", "rules", "overrides", "performance", "reduce", "fold_batchnorm", "local_scaling")
+#: Other requested options, each drawn in its own way.
+OTHERS = ("qp", "qp_density", "rules", "join", "overrides", "performance", "reduce", "fold_batchnorm", "local_scaling")
 
 
 @st.composite
 def some(draw: st.DrawFn, options: Mapping[str, st.SearchStrategy[Any]], most: int) -> dict[str, Any]:
-    """A few of these options."""
+    """Draw a few of these options."""
     names = draw(st.lists(st.sampled_from(sorted(options)), max_size=most, unique=True))
     return {name: draw(options[name]) for name in names}
 
 
 @st.composite
 def tensor_options(draw: st.DrawFn, density: int, most: int = 3) -> dict[str, Any]:
-    """Options of a tensor, of all tensors or of a rule, and at most one goal."""
+    """Draw options of a tensor, of all tensors or of a rule, and at most one goal."""
     found = draw(some(TENSOR, most))
     goal = draw(st.sampled_from([None, None, "qp", "qp", *GOALS]))
     if goal and not found.get("exact"):
@@ -116,7 +120,7 @@ def tensor_options(draw: st.DrawFn, density: int, most: int = 3) -> dict[str, An
 
 @st.composite
 def options(draw: st.DrawFn, names: Sequence[str], others: Mapping[str, st.SearchStrategy[Any]]) -> dict[str, Any]:
-    """Options of a bitstream with tensors of these names."""
+    """Draw options of a bitstream with tensors of these names."""
     found = draw(some({**BITSTREAM, **others}, 3))
     density = draw(st.sampled_from([2, 2, 2, 0, 1, 3, 7]))
     if density != 2:
@@ -164,19 +168,19 @@ performances = st.sampled_from(
 
 
 def presets() -> st.SearchStrategy[str]:
-    """Mostly none."""
+    """Draw a preset, mostly none."""
     return st.sampled_from(["default"] * 6 + [*PRESETS])
 
 
 def config_of(preset: str, found: Mapping[str, Any]) -> nnr.EncoderConfig:
-    """The options of a preset with others in their places; what goes with no preset is without one."""
+    """Return a preset with these options; without the preset if they do not match."""
     if any(name in found for name in (*GOALS, "qp", "exact", "target_ratio", "target_size", "fixed_point", "reduce")):
         preset = "default"
     return nnr.EncoderConfig.preset(preset, **found)
 
 
 def with_data(found: Mapping[str, Any], tensors: Mapping[str, Array]) -> dict[str, Any]:
-    """Options in which True stands for data about the tensors."""
+    """Return options in which True is replaced by data about the tensors."""
     options, rng = dict(found), np.random.default_rng(len(tensors))
     if options.pop("sensitivity", None):
         options["sensitivity"] = {
@@ -203,7 +207,7 @@ TOPOLOGIES = (
 
 @st.composite
 def tensors_of_a_model(draw: st.DrawFn) -> dict[str, Array]:
-    """Tensors of any type, shape and content; sometimes a later one is an earlier one."""
+    """Draw tensors of any type, shape and content; sometimes a later one is an earlier one."""
     tensors: dict[str, Array] = {}
     for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True)):
         if tensors and draw(SMALL) == 0:
@@ -216,7 +220,7 @@ def tensors_of_a_model(draw: st.DrawFn) -> dict[str, Array]:
 
 @st.composite
 def blocks(draw: st.DrawFn) -> Model:
-    """A weight, or G and H, with any of what may stand beside it."""
+    """Draw a weight, or G and H, with any of its related tensors."""
     rng, rows = np.random.default_rng(draw(SEEDS)), draw(st.sampled_from([1, 5, 18]))
     tensors: dict[str, Array] = {}
     roles: dict[str, Any] = {}
@@ -236,7 +240,7 @@ def blocks(draw: st.DrawFn) -> Model:
 
 @st.composite
 def models(draw: st.DrawFn) -> Asked:
-    """A model with its options."""
+    """Draw a model with its options."""
     if draw(SMALL) < 3:
         model = draw(blocks())
     else:
@@ -248,6 +252,11 @@ def models(draw: st.DrawFn) -> Asked:
     preset, found = draw(presets()), draw(options(list(model.tensors), MODEL_ONLY))
     if draw(SMALL) < 1 and "exact" not in found:
         found["reduce"] = draw(st.sampled_from(REDUCTIONS))
+    if found.get("parts"):
+        found.pop("layer_parameter_sets", None)
+    names = [name for name in model.tensors if name and not {*name} & {*"{},*?["}]
+    if draw(SMALL) < 2 and len(names) > 1:
+        found["join"] = [f"{{{','.join(draw(st.lists(st.sampled_from(names), min_size=2, max_size=3, unique=True)))}}}"]
 
     def write(jobs: int) -> list[bytes]:
         return [nnr.encode(model, config_of(preset, with_data(found, model.tensors)), jobs=jobs)]
@@ -261,6 +270,7 @@ def models(draw: st.DrawFn) -> Asked:
 REDUCTIONS = (
     "sparsify(ratio=0.4)",
     "sparsify(ratio=0.4, method=statistics, mask=true)",
+    "sparsify(ratio=0.4, mask=true, order=column)",
     "sparsify(ratio=0.2, method=compressibility)",
     "sparsify(ratio=0.3, method=rows, scope=local)",
     "sparsify(ratio=0.3, method=micro, block=2x1, superblock=4x4)",
@@ -275,6 +285,8 @@ REDUCTIONS = (
 OF_LAYERS = (
     "prune(ratio=0.3)",
     "prune(ratio=0.3, scope=local, sparsity=0.2, mask=true)",
+    "prune(ratio=0.3, form=mask, order=column)",
+    "prune(ratio=0.3, form=channels, mask=true)",
     "fold",
     "fold, scale",
     "prune(ratio=0.2), lowrank(rank=2), fold, scale(method=gain)",
@@ -283,7 +295,7 @@ OF_LAYERS = (
 
 @st.composite
 def layers(draw: st.DrawFn) -> Model:
-    """Convolutions one after another, with biases and batch normalizations, in NNEF."""
+    """Draw successive convolutions, with biases and batch normalizations, in NNEF."""
     rng, dtype = np.random.default_rng(draw(SEEDS)), draw(st.sampled_from(["f4", "f4", "f4", "f8", "f2"]))
     tensors: dict[str, Array] = {}
     widths = draw(st.lists(st.integers(2, 6), min_size=2, max_size=4))
@@ -315,7 +327,7 @@ def layers(draw: st.DrawFn) -> Model:
 
 @st.composite
 def networks(draw: st.DrawFn) -> Asked:
-    """A network with its options."""
+    """Draw a network with its options."""
     model = draw(layers())
     found = draw(options(list(model.tensors), MODEL_ONLY))
     for name in draw(st.lists(st.sampled_from(["block", "fold_batchnorm", "local_scaling"]), max_size=2)):
@@ -339,7 +351,7 @@ def networks(draw: st.DrawFn) -> Asked:
 
 @st.composite
 def retrained(draw: st.DrawFn) -> Asked:
-    """A network, and one or two updates of it with its options."""
+    """Draw a network, and one or two updates of it with its options."""
     model, preset, found = draw(layers()), draw(OF_UPDATES), draw(update_options())
     seed, rounds = draw(SEEDS), draw(st.integers(1, 2))
     if draw(st.booleans()):
@@ -361,14 +373,15 @@ def retrained(draw: st.DrawFn) -> Asked:
 # ------------------------------------------------------------------------------------------------ aggregates
 @st.composite
 def aggregates(draw: st.DrawFn) -> Asked:
-    """A model whose units stand in an aggregate, which stands alone or not."""
+    """Draw a model whose units are in an aggregate, self-contained or not."""
     asked, entry_points, alone = draw(models()), draw(st.booleans()), draw(st.booleans())
 
     def write(jobs: int) -> list[bytes]:
         (data,) = asked.write(jobs)
-        found = list(nnr.units(data))
+        found = [unit for unit in nnr.units(data) if not unit.depth and not has_index(unit)]  # which would not match
         units = [data[unit.offset :][: unit.size.nnr_unit_size] for unit in found]
-        first = next((k for k, unit in enumerate(found) if unit.header.nnr_unit_type == NNR_NDU), len(found))
+        tensors = NNR_LPS, NNR_NDU, NNR_AGG
+        first = next((k for k, unit in enumerate(found) if unit.header.nnr_unit_type in tensors), len(found))
         inside = units[first:] if alone else units[2:]
         if len(inside) < 2:
             return [data]
@@ -408,7 +421,7 @@ OF_UPDATES = st.sampled_from(["update"] * 4 + ["fl", "3gpp-incremental", "defaul
 
 @st.composite
 def update_options(draw: st.DrawFn) -> dict[str, Any]:
-    """Options of a bitstream that updates have."""
+    """Draw options of a bitstream that updates have."""
     found = draw(options(list(UPDATED), CONTEXTS))
     for name in ("profile", "topology"):
         found.pop(name, None)
@@ -422,7 +435,7 @@ def update_options(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def change(rng: np.random.Generator, before: Mapping[str, Array] | None) -> dict[str, Array]:
-    """A small change of each tensor, near the one before."""
+    """Return a small change of each tensor, similar to the one before."""
     found: dict[str, Array] = {}
     for name, (shape, dtype) in UPDATED.items():
         values = rng.laplace(0, 4 if dtype == "i4" else 2e-3, shape)
@@ -434,7 +447,7 @@ def change(rng: np.random.Generator, before: Mapping[str, Array] | None) -> dict
 
 @st.composite
 def senders(draw: st.DrawFn) -> Asked:
-    """Two to four updates one after another, some after a base model."""
+    """Draw two to four successive updates, sometimes after a base model."""
     preset, found, how = draw(OF_UPDATES), draw(update_options()), draw(some(SENDER, 3))
     seed, rounds, has_base = draw(SEEDS), draw(st.integers(2, 4)), draw(st.booleans())
     events = [draw(st.sampled_from(["", "", "", "whole", "reset", "left out"])) for _ in range(rounds)]
@@ -467,7 +480,7 @@ def senders(draw: st.DrawFn) -> Asked:
 
 @st.composite
 def differences(draw: st.DrawFn) -> Asked:
-    """Updates of models, and one that does what two of them do."""
+    """Draw updates of models, and one that combines two of them."""
     preset, found, seed = draw(OF_UPDATES), draw(update_options()), draw(SEEDS)
     how = draw(some({"lossless": st.just(True), "sbt": st.sampled_from([0.3, 0.9])}, 1))
     if how.get("lossless"):
@@ -489,7 +502,7 @@ def differences(draw: st.DrawFn) -> Asked:
 
 
 def changed(rng: np.random.Generator, array: Array, share: float) -> Array:
-    """The tensor with some of its values a little different."""
+    """Return the tensor with small changes of some values."""
     after = array.copy()
     where = rng.random(array.shape) < share
     with np.errstate(all="ignore"):

@@ -1,6 +1,6 @@
-"""A decoder for ``nnr conformance --decoder`` that misbehaves as it is told: MODE INPUT OUTDIR [INPUT...].
+"""Decoder for ``nnr conformance --decoder`` that misbehaves as requested: MODE INPUT OUTDIR [INPUT...].
 
-An INPUT ``--topology=FILE`` is a graph that is kept apart.
+An INPUT ``--topology=FILE`` is a graph that is stored separately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nnr_codec.bitstream.units import UnitReader
 
 
 def without_record(path: str) -> bytes:
-    """The bitstream as it looks to who does not know side information."""
+    """Return the bitstream as read by decoders that ignore side information."""
     reader = UnitReader(Path(path).read_bytes())
     return b"".join(bytes(unit.data) for unit in reader if side_information(unit) is None)
 
@@ -63,7 +63,7 @@ def main(mode: str, source: str, folder: str, *before: str) -> None:
         return
     for name, tensor in tensors.items():
         written = tensor.astype("f8") if mode == "type" else tensor.copy()
-        if mode == "patterns" and tensor.dtype.isbuiltin == 2:  # a type that .npy has not
+        if mode == "patterns" and tensor.dtype.isbuiltin == 2:  # a type that .npy does not support
             written = tensor.view(f"u{tensor.itemsize}")
         if mode == "wrong" and written.size:
             written.reshape(-1)[-1] += 1

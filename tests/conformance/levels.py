@@ -1,6 +1,6 @@
-"""What the encoder wrote, judged without it: by ``nnr verify``, and by the plain implementation of clause 10.
+"""Checks of the encoder's output by ``nnr verify`` and by the plain implementation of clause 10.
 
-That has to decode the levels that the kernel decodes, and to make the same bytes of them again.
+The plain implementation must decode the levels of the kernel, and encode them to the same bytes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from nnr_codec.limits import Budget, Limits
 from nnr_codec.model import Topology
 from nnr_codec.syntax.deepcabac import ArithmeticDecoder, ArithmeticEncoder, QuantTensor, quant_tensor, terminate
 
-#: What all bitstreams of a run had: bitstreams, tensors, parameters, and tools by name.
+#: Features of all bitstreams of a run: numbers of bitstreams, tensors and parameters, and tools by name.
 Seen = Counter[str]
 
 
 def check(bitstreams: Sequence[bytes], topology: Topology | None = None) -> Seen:
-    """Check bitstreams that follow one another, each with what those before it left.
+    """Check successive bitstreams, each with the state after the previous ones.
 
-    AssertionError where one breaks a rule of the standard, or where kernel and plain implementation disagree.
+    Raise AssertionError if one breaks a rule of the standard, or if kernel and plain implementation disagree.
     """
     seen: Seen = Counter()
     decoder = nnr.UpdateDecoder(topology=topology)
@@ -43,7 +43,7 @@ def check(bitstreams: Sequence[bytes], topology: Topology | None = None) -> Seen
 
 
 def compare(data: bytes, state: nnr.UpdateState, topology: Topology | None = None) -> Seen:
-    """Decode the levels of a bitstream twice, with what those before it left."""
+    """Decode the levels of a bitstream twice, with the state after the previous ones."""
     seen: Seen = Counter({"bitstreams": 1, "bytes": len(data)})
     parser = BitstreamParser(UnitReader(data), given=topology)
     groups = list(parser.groups())
@@ -76,7 +76,7 @@ def _compare_group(group: Group, recs: list[Rec], state: nnr.UpdateState, first_
 
 
 def _plain(task: NduTask, reference: Reference | None, first_edition: bool) -> list[QuantTensor]:
-    """The tensors of a payload by the plain implementation, which makes the same payload and lists of them."""
+    """Return the tensors of a payload by the plain implementation, which encodes them to the same payload and lists."""
     header, payload = task.header, bytes(task.payload)
     syntaxes = plain_syntaxes(task, first_edition, reference)
     decoder, encoder = ArithmeticDecoder(payload), ArithmeticEncoder()
@@ -96,7 +96,7 @@ def _plain(task: NduTask, reference: Reference | None, first_edition: bool) -> l
     return coded
 
 
-# ------------------------------------------------------------------------------------------------ what there was
+# ------------------------------------------------------------------------------------------------ features
 def _of_unit(unit: nnr.Unit) -> Iterator[str]:
     kind = unit.header.nnr_unit_type
     yield NnrUnitType(kind).name

@@ -1,4 +1,4 @@
-"""Cases of one's own, and the decoder that misbehaves."""
+"""Support of tests with new cases, and the decoder that misbehaves."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DECODER = shlex.join([sys.executable, "-P", str(Path(__file__).with_name("decode
 
 
 def command(mode: str) -> str:
-    """The command line of the decoder."""
+    """Return the command line of the decoder."""
     return f"{DECODER} {mode} {{input}} {{outdir}} {{inputs}}"
 
 
 def described(data: bytes, tensors: Mapping[str, Array] | None = None, file: str = "stream.nnr") -> dict[str, Any]:
-    """The fields of a bitstream in a case file."""
+    """Return the fields of a bitstream in a case file."""
     facts: dict[str, Any] = {"stream": {"file": file, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}}
     if tensors is not None:
         facts["expected"] = {
@@ -41,7 +41,7 @@ def described(data: bytes, tensors: Mapping[str, Array] | None = None, file: str
 
 
 def write_case(root: Path, id_: str, data: bytes, tensors: Mapping[str, Array] | None = None, **fields: Any) -> Path:
-    """Write a case of group ``g``; it is valid when there are tensors."""
+    """Write a case of group ``g``; it is valid if there are tensors."""
     folder = root / "g" / id_
     folder.mkdir(parents=True)
     (folder / "stream.nnr").write_bytes(data)

@@ -1,4 +1,4 @@
-"""Case files, also those that are made to do harm."""
+"""Tests of case files, including malicious ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DATA = nnr.encode({"w": W})
 
 
 def change(path: Path, *keys: str | int, value: Any) -> None:
-    """Set one field of a JSON file; None takes it away."""
+    """Set one field of a JSON file; None removes it."""
     facts = json.loads(path.read_text("utf-8"))
     inner = facts
     for key in keys[:-1]:
@@ -35,7 +35,7 @@ def change(path: Path, *keys: str | int, value: Any) -> None:
 
 
 def refused(root: Path) -> str:
-    """The message with which cases are refused: one line that names the file."""
+    """Return the message with which cases are rejected: one line that names the file."""
     with pytest.raises(nnr.FormatError) as caught:
         load_cases(root)
     assert str(caught.value).startswith(str(root))
@@ -212,7 +212,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_no_file_but_those_of_the_folder(tmp_path: Path, name: str) -> None:
+def test_only_files_of_the_folder(tmp_path: Path, name: str) -> None:
     write_case(tmp_path, "B", DATA, {"w": W})
     path = write_case(tmp_path, "A", DATA, {"w": W})
     (path.parent / "sub").mkdir()

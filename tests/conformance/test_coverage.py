@@ -30,7 +30,7 @@ pytestmark = pytest.mark.medium
 
 @lru_cache
 def matrix() -> Matrix:
-    """Of all vectors."""
+    """Return the matrix of all vectors."""
     return Matrix(load_cases(VECTORS))
 
 
@@ -39,7 +39,7 @@ def test_there_are_no_gaps() -> None:
 
 
 def test_the_page_is_not_stale() -> None:
-    """python -m tools.coverage > docs/reference/coverage.md"""
+    """The page is the output of python -m tools.coverage."""
     assert (ROOT / "docs" / "reference" / "coverage.md").read_text("utf-8") == page(matrix())
 
 
@@ -57,7 +57,7 @@ def test_gaps_are_found(only: str, gap: str) -> None:
 
 
 def test_every_row_of_the_tables_is_listed() -> None:
-    """As docs/reference/syntax.md has them, which is compared with the print."""
+    """The rows are compared with docs/reference/syntax.md, which is compared with the standard."""
     listed = {table.name: table.lines for table in matrix().sources.tables.tables}
     for name, table in docs.syntax_tables().items():
         elements = [row.element for row in table.rows if row.descriptor and not row.descriptor.endswith("()")]
@@ -107,7 +107,7 @@ def test_counts() -> None:
 
 
 def test_every_clause_is_listed() -> None:
-    """All headings of the text with something below them from 6 to A.4, whether or not anything can be reached."""
+    """All headings with content from 6 to A.4 are listed, whether or not vectors can reach them."""
     text = standard_text()
     body = text[text.index("## 6 Syntax and semantics") : text.index("## Annex B")]
     headings = re.findall(r"^(?:#+ )?((?:\d+|A)(?:\.\d+)+) +[A-Z]", body, re.MULTILINE)
@@ -137,7 +137,7 @@ def walk(self, values, c):
 
 
 def listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Listing:
-    """Of a module of one function."""
+    """Return the listing of a module with one function."""
     (tmp_path / "sample_of_listing.py").write_text(SOURCE, "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     import sample_of_listing

@@ -1,4 +1,4 @@
-"""Digests and manifests."""
+"""Tests of digests and manifests."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ..vectors.case import digest as independent
 
 
 def test_worked_by_hand() -> None:
-    """By sha256sum."""
+    """The expected digest is from sha256sum."""
     tensor = np.array([[1], [-2]], np.int32)
     assert nnr.digest(tensor) == "d2300abd1205761f3b2842e2537538d4c56924ba6b60b66e83595bfa8fa92ca2"
 
 
 def test_worked_by_hand_beyond_the_standard() -> None:
-    """By sha256sum: NNRT1, 137, one dimension of 2, 803F 81BF; and NNRT1, 134, none, FE."""
+    """The digests are from sha256sum: NNRT1, 137, one dimension of 2, 803F 81BF; and NNRT1, 134, none, FE."""
     two = np.array([0x3F80, 0xBF81], "<u2").view(STORED_TYPES["bfloat16"].dtype)
     assert nnr.digest(two) == "fb1bbf4c2afd7908352b2e1be683b01c38d3e936dd9e2a466fc358be696f20c4"
     assert (
@@ -37,7 +37,7 @@ def test_worked_by_hand_beyond_the_standard() -> None:
 
 @given(hard.arrays())
 def test_is_what_the_vectors_are_made_with(tensor: Tensor) -> None:
-    """The generators of vectors have a digest of their own; layout and byte order do not matter."""
+    """The generators of vectors have a separate digest function; layout and byte order do not matter."""
     assert nnr.digest(tensor) == independent(tensor)
 
 
@@ -63,7 +63,7 @@ MODEL: dict[str, Tensor] = {"b": np.arange(6, dtype="f4").reshape(2, 3), "é": n
 
 
 def listed(model: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The manifest of a model."""
+    """Return the manifest of a model."""
     return manifest([TensorDigest.of(name, tensor) for name, tensor in model.items()])
 
 
@@ -138,6 +138,6 @@ ENTRY = {"name": "w", "dtype": "float32", "shape": [1], "sha256": "0" * 64}
         json.dumps({"tensors": [ENTRY, ENTRY], "model_sha256": "0" * 64}),
     ],
 )
-def test_what_is_no_manifest(text: str | bytes) -> None:
+def test_invalid_manifests(text: str | bytes) -> None:
     with pytest.raises(nnr.FormatError):
         read_manifest(text)

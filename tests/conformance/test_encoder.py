@@ -1,8 +1,8 @@
-"""Whatever the encoder is asked for, what it writes conforms, and the plain implementation of clause 10 reads it so.
+"""The encoder's output conforms for any options, and the plain implementation of clause 10 decodes it equally.
 
-Some threads write the same bytes as one.
+Any number of threads writes the same bytes.
 
-``python -m tests.conformance.test_encoder [--examples N] [--seed S]`` does so at length.
+``python -m tests.conformance.test_encoder [--examples N] [--seed S]`` runs more examples.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EXAMPLES = {"models": 60, "networks": 40, "retrained": 15, "aggregates": 15, "se
 
 
 def run(what: str, examples: int, start: int | None = None) -> Seen:
-    """Ask for so many things; what the bitstreams had, and how many were refused."""
+    """Try this number of requests; return the features of the bitstreams, and the number of rejections."""
     seen: Seen = Counter()
 
     @settings(
@@ -67,7 +67,7 @@ def run(what: str, examples: int, start: int | None = None) -> Seen:
 
 
 def test_other_levels_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a plain implementation with another transition of its states, and in a bitstream that no rule allows."""
+    """A changed state transition of the plain implementation is detected, and so is an invalid bitstream."""
     (data,) = CASES["default"]({})
     with pytest.raises(AssertionError, match="unit-size"):
         check([data[:-5]])
@@ -78,7 +78,7 @@ def test_other_levels_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         check([data])
 
 
-#: What the bitstreams of ``tests.encodes`` have together.
+#: Features of the bitstreams of ``tests.encodes``.
 TOOLS = {
     *("NNR_STR", "NNR_MPS", "NNR_TPL", "NNR_NDU", "partial data", "profile 0", "profile 1"),
     *("NNR_PT_INT", "NNR_PT_FLOAT", "NNR_PT_RAW_FLOAT", "NNR_PT_BLOCK", "weight", "block", "g", "h"),
@@ -96,7 +96,7 @@ TOOLS = {
 
 @pytest.mark.slow
 def test_each_tool_conforms() -> None:
-    """Not at random."""
+    """This test is not random."""
     seen: Seen = Counter()
     for name, case in CASES.items():
         try:
@@ -115,15 +115,15 @@ def test_all_options_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_what_is_written_conforms(what: str, record_property: Callable[[str, object], None]) -> None:
+def test_written_bitstreams_conform(what: str, record_property: Callable[[str, object], None]) -> None:
     seen = run(what, examples(EXAMPLES[what]))
-    assert seen["refused"] <= 0.75 * seen["examples"]
+    assert seen["examples"] < 12 or seen["refused"] <= 0.75 * seen["examples"]  # half of them; few may all be
     record_property("figure: encodings that were verified", seen["bitstreams"])
     record_property("figure: their tensors, read by the plain implementation", seen["tensors"])
 
 
 def main() -> None:
-    """Run at length, and print what there was."""
+    """Run many examples, and print their features."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.test_encoder")
     parser.add_argument("--examples", type=int, default=2000, help="of each kind")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""The rules of Annex A where a bitstream for each (violations.py) does not tell all."""
+"""Rules of Annex A for which one bitstream per rule (violations.py) is not sufficient."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TWO = GRAPH.replace(b"w = variable", b'b = variable(shape = [1, 1], label = "b")
 
 
 def told(data: bytes, topology: bytes | None = None) -> list[tuple[str, int | None, str]]:
-    """Rule, unit and element of each violation and warning."""
+    """Return rule, unit and element of each violation and warning."""
     report = verify(data, topology=Topology("nnef", topology) if topology else None)
     assert all(found.bit >= 0 for found in (*report.violations, *report.warnings) if found.element)
     return [(found.requirement, found.unit, found.element) for found in (*report.violations, *report.warnings)]
 
 
 def carried(graph: bytes = GRAPH, **elements: int) -> Bitstream:
-    """NNR_STR, NNR_MPS and a graph."""
+    """Return NNR_STR, NNR_MPS and a graph."""
     return start(topology_carriage_flag=1, **elements).topology(graph)
 
 
@@ -45,7 +45,7 @@ def test_a_graph_that_is_not_utf8_is_not_read() -> None:
     assert told(raw(carried(b"# \xff\n" + GRAPH), "v").data) == [("nnef-string", 2, "topology_data")]
 
 
-def test_the_place_in_the_graph_is_told() -> None:
+def test_the_place_in_the_graph_is_reported() -> None:
     report = nnr.verify(raw(carried(GRAPH.replace(b"(x) ->", b"(x) >")), "w").data)
     (found,) = report.violations
     assert found.requirement == "nnef-graph" and "graph.nnef:1:" in found.message
@@ -73,7 +73,7 @@ def test_quantization_under_another_format() -> None:
         assert told(raw(s, "w").data) == [("nnef-quantization-format", 3, element)]
     assert not told(raw(carried().quantization(b"bits=8\0", storage=2), "w").data)
     s = start(topology_carriage_flag=1).topology(b"net", storage=2).quantization(QUANT, storage=2)
-    assert not told(raw(s, "w").data)  # ONNX may have what looks alike
+    assert not told(raw(s, "w").data)  # ONNX may have similar nodes
 
 
 # ------------------------------------------------------------------------------------------------ order
@@ -94,7 +94,7 @@ def test_a_list_after_a_unit_that_decoders_pass_over() -> None:
 )
 def test_a_list_after_another_topology_unit(between: Callable[[Bitstream], Bitstream]) -> None:
     found = told(raw(between(carried()).reference_list("w", "W"), "w").data)
-    # Of another topology, which takes the place of the graph, "W" is another tensor.
+    # In another topology, which replaces the graph, "W" is another tensor.
     assert [rule for rule, *_ in found if rule != "complete"] == ["nnef-list-consecutive"]
 
 
@@ -103,7 +103,7 @@ def test_lists_without_a_graph_stand_where_they_like() -> None:
     assert not told(raw(raw(s, "w"), "v").data)
 
 
-def test_what_is_late_breaks_the_rule_of_its_format() -> None:
+def test_late_topologies_break_the_rule_of_their_format() -> None:
     late = raw(start(topology_carriage_flag=1), "w")
     assert told(late.topology(b"x", storage=2).data) == [("topology-first", 3, "nnr_unit_type")]
     late = raw(carried(), "w")
@@ -114,13 +114,13 @@ def test_what_is_late_breaks_the_rule_of_its_format() -> None:
 
 # ------------------------------------------------------------------------------------------------ names
 def block(s: Bitstream, types: int, *names: str) -> bytes:
-    """A block of one parameter, or as many as its roles ask for."""
+    """Return a block of one parameter, or of as many as its roles require."""
     more = {"decomposition_rank": 1, "g_number_of_rows": 1} if types & NNR_CPT_DC else {}
     header = ndu(names, [1], kind=NNR_PT_BLOCK, compressed_parameter_types=types, **more)
     return s.ndu(header, *([[1]] * len(names))).data
 
 
-#: Of an NNR_MPS with a step.
+#: For an NNR_MPS with a step size.
 STEP = {"mps_quantization_method_flags": 1, "mps_qp_density": 2, "mps_quantization_parameter": 0}
 
 
@@ -131,7 +131,7 @@ STEP = {"mps_quantization_method_flags": 1, "mps_qp_density": 2, "mps_quantizati
         (NNR_CPT_LS, ("w", "b"), []),
         (NNR_CPT_DC | NNR_CPT_BI, ("w", "w_H", "b"), []),
         (NNR_CPT_BI, ("v", "b"), ["v"]),
-        (NNR_CPT_BI, ("w", "bias"), ["bias"]),  # comes out as a tensor, and is no variable
+        (NNR_CPT_BI, ("w", "bias"), ["bias"]),  # is decoded as a tensor, but is not a variable
         (NNR_CPT_DC | NNR_CPT_BI, ("w_G", "w", "b"), ["w_G"]),
     ],
 )

@@ -1,4 +1,4 @@
-"""Each requirement is broken by a bitstream that breaks no other."""
+"""For each requirement, a bitstream breaks it and no other one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDS = {rule.id for rule in Requirement}
 
 
 def report(case: Broken) -> nnr.Report:
-    """What verify says."""
+    """Return the report of verify."""
     return verify(
         case.data,
         limits=case.limits,
@@ -36,7 +36,7 @@ def report(case: Broken) -> nnr.Report:
 
 @pytest.mark.parametrize("name", sorted(IDS))
 def test_is_broken_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name == "decodable":  # nothing that we know of
+    if name == "decodable":  # not known
         case = Broken(raw(start(), "w").data, 2)
 
         def refuse(*_: object, **__: object) -> None:
@@ -51,7 +51,7 @@ def test_is_broken_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {violation.unit for violation in told} == {case.unit}, found
     if rule.severity == "should":
         assert not found.violations
-    # The unit is called by its number and type, and an element that is named has a bit.
+    # The unit is named by number and type, and an error about an element has a bit.
     for violation in (*found.violations, *found.warnings):
         assert violation.label == "" or violation.label.startswith(f"unit {violation.unit} (NNR_")
         assert (violation.unit is None) == (violation.label == "")
@@ -59,12 +59,17 @@ def test_is_broken_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert violation.bit >= 0 or name == "decodable", violation
 
 
-def test_there_is_no_case_for_what_is_no_requirement() -> None:
+def test_every_requirement_has_a_case() -> None:
     assert set(CASES) | {"decodable"} == IDS
 
 
 def test_each_is_well_formed() -> None:
-    outside = {"limits": "limit", "side-information": "extension"}  # no rules of the standard
+    outside = {  # not rules of the standard
+        "limits": "limit",
+        "side-information": "extension",
+        "attachment": "extension",
+        "index": "extension",
+    }
     for rule in Requirement:
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.id)
         assert (rule.clause == "") == (rule.id in outside), rule
@@ -75,10 +80,18 @@ def test_each_is_well_formed() -> None:
 
 # ------------------------------------------------------------------------------------------------ refusals
 PACKAGE = ROOT / "nnr_codec"
-#: Modules whose errors are about the caller's request or about other standards, and the slow decoder of tests.
-NO_RULES = {"bitstream/aggregate.py", "bitstream/performance.py", "decoder/lineage.py", "syntax/deepcabac.py"}
-#: Errors about the caller's request in other modules.
-REQUESTS = ("an NNR_PT_RAW_FLOAT payload has no bins", "bins are listed only for tensors")
+#: Modules whose errors concern the caller's arguments or other standards, and the slow decoder of tests.
+NO_RULES = {
+    *("bitstream/aggregate.py", "bitstream/performance.py", "decoder/extraction.py", "decoder/lineage.py"),
+    "syntax/deepcabac.py",
+}
+#: Errors in other modules that concern the caller's arguments.
+REQUESTS = (
+    "an NNR_PT_RAW_FLOAT payload has no bins",
+    "bins are listed only for tensors",
+    "cannot be extracted",
+    "without the rest",
+)
 ERRORS = {
     *("BitstreamError", "ElementError", "TruncatedError", "PayloadError"),
     *("MissingReferenceError", "UnsupportedError"),
@@ -86,7 +99,7 @@ ERRORS = {
 
 
 def refusals() -> list[tuple[str, bool]]:
-    """The places where decoders make errors about bitstreams, and whether the rule is given."""
+    """Return the places where decoders raise errors about bitstreams, and whether they give the rule."""
     found = []
     for folder in ("bitstream", "decoder", "tensor", "syntax", "sideinfo"):
         for path in sorted((PACKAGE / folder).glob("*.py")):
@@ -117,7 +130,7 @@ HEADING = re.compile(r"^(?:#+ +)?((?:\d+|[A-Z])(?:\.\d+)+) +\S|^#+ (?:Annex )?(\
 
 
 def shalls_of(text: str) -> dict[str, int]:
-    """How often the text says "shall" in each clause from 6 to Annex A."""
+    """Return the number of "shall" in each clause of the text from 6 to Annex A."""
     body = text[text.index("## 6 Syntax and semantics") : text.index("## Annex B")]
     clause, counts = "6", dict[str, int]()
     for line in body.splitlines():
@@ -143,7 +156,7 @@ def test_each_shall_is_a_requirement_or_has_a_reason() -> None:
 
 
 def test_every_sentence_of_a4_is_listed() -> None:
-    """In the order of the text: each "shall" where it stands, and nothing is left over."""
+    """Each "shall" is listed in the order of the text."""
     text = standard_text()
     body = text[text.index("#### A.4 ") : text.index("## Annex B")].partition("\n")[2]
     sentences = [
@@ -161,5 +174,5 @@ def test_every_sentence_of_a4_is_listed() -> None:
 
 
 def test_the_page_is_not_stale() -> None:
-    """python -m tools.requirements_page > docs/reference/requirements.md"""
+    """The page is the output of python -m tools.requirements_page."""
     assert (ROOT / "docs" / "reference" / "requirements.md").read_text("utf-8") == page()

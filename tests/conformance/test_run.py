@@ -1,4 +1,4 @@
-"""Running vectors: every outcome, with this library and with decoders that misbehave."""
+"""Runs of vectors: every outcome, with this library and with decoders that misbehave."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TRUNCATED = {"class": "TruncatedError", "unit": 2}
 
 
 def outcomes(root: Path, **options: Any) -> dict[str, tuple[Outcome, str]]:
-    """Outcome and detail of each case."""
+    """Return outcome and detail of each case."""
     return {
         result.case.id: (result.outcome, result.detail) for result in run(load_cases(root), root, timeout=60, **options)
     }
 
 
 def sequence(root: Path, **fields: Any) -> Path:
-    """A case of a base model and an update of it."""
+    """Return a case of a base model and an update of it."""
     base, update = Stream().start(), Stream().start(parent=1)
     base.ndu(update_ndu("w", [2], 0), [1, 2])
     update.ndu(update_ndu("w", [2], 1), [0, 3])
@@ -56,7 +56,7 @@ def sequence(root: Path, **fields: Any) -> Path:
 
 
 def test_the_vectors_of_the_project() -> None:
-    """A few of each kind; `nnr conformance` runs all."""
+    """A few of each kind run here; `nnr conformance` runs all."""
     cases = load_cases(ROOT)
     chosen = [case for kind in ("valid", "invalid", "acceptable", "interop") for case in kinds(cases, kind)[::25]]
     results = list(run(chosen, ROOT, jobs=2, timeout=60))
@@ -131,7 +131,7 @@ def test_a_topology_that_is_kept_apart(tmp_path: Path) -> None:
     topology = {"file": "topology.nnef", "sha256": hashlib.sha256(graph).hexdigest(), "bytes": len(graph)}
     path = write_case(tmp_path, "APART", data, {"w": np.array([1, 2, 3], np.float32)})
     path.with_name("topology.nnef").write_bytes(graph)
-    assert outcomes(tmp_path)["APART"][0] == Outcome.ERROR  # it was not told
+    assert outcomes(tmp_path)["APART"][0] == Outcome.ERROR  # it was not supplied
     facts = json.loads(path.read_text("utf-8")) | {"topology": topology}
     facts["expected"]["topology"] = topology
     path.write_text(json.dumps(facts), "utf-8")
@@ -178,7 +178,7 @@ LEVELS = np.array([[3, -1, 0], [0, 0, 2]], np.int32)
 
 
 def with_levels(root: Path, name: str, levels: Any, *, qp: int = QP, unit: int = 2) -> None:
-    """A case whose QuantParam is said to be ``levels``, and whose tensor to have that step."""
+    """Return a case whose QuantParam is declared as ``levels``, with a declared step size of its tensor."""
     data = Stream().start().ndu(ndu("w", [2, 3]), LEVELS, qp=QP).data
     tensors = {"w": (LEVELS * 2.0 ** (qp // 4)).astype(np.float32)}
     expected = described(data, tensors)["expected"]
@@ -189,7 +189,7 @@ def with_levels(root: Path, name: str, levels: Any, *, qp: int = QP, unit: int =
 
 
 def test_levels(tmp_path: Path) -> None:
-    """They tell whether entropy decoding is wrong, or what comes after it."""
+    """They show whether entropy decoding or a later step is wrong."""
     others = LEVELS + 1
     with_levels(tmp_path, "PASS", [LEVELS])
     with_levels(tmp_path, "STEP", [LEVELS], qp=0)
@@ -209,11 +209,11 @@ def test_levels(tmp_path: Path) -> None:
     assert found["VALUE"][1] == "stream.nnr: QuantParam 0, of unit 2, has other values"
     assert found["SHAPE"][1] == "stream.nnr: QuantParam 0, of unit 2, has shape (2, 3), not (3, 2)"
     assert found["COUNT"][1] == "stream.nnr: 1 QuantParam instead of 2"
-    assert found["UNIT"][1] == "stream.nnr: QuantParam 0, of unit 1, is of unit 2"
+    assert found["UNIT"][1] == "stream.nnr: QuantParam 0, of unit 1, is in unit 2"
 
 
 def test_rec_variables_are_as_good_as_tensors(tmp_path: Path) -> None:
-    """Of another decoder; it may give what 7.3 ends with."""
+    """Another decoder may return the results of 7.3."""
     raw = described(DATA, {"w": W})["expected"]["tensors"]
     write_case(tmp_path, "REC", DATA, {"v": W}, expected={**described(DATA, {"v": W})["expected"], "raw": raw})
     assert outcomes(tmp_path, command=command("good"))["REC"] == (Outcome.PASS, "")
@@ -227,7 +227,7 @@ def test_requirements_are_named(tmp_path: Path) -> None:
     write_case(tmp_path, "B", DATA[:-3], error={**TRUNCATED, "unit": None}, requirements=["unit-size"])
     found = outcomes(tmp_path)
     assert found["A"] == (Outcome.XPASS, "decoded, but it is invalid (start-unit, unit-size)")
-    assert found["B"][1].startswith("refused, but not for the bitstream as a whole (unit-size): ")
+    assert found["B"][1].startswith("rejected, but not for the bitstream as a whole (unit-size): ")
     assert outcomes(tmp_path, lenient=True)["B"][0] == Outcome.PASS
     assert outcomes(tmp_path, lenient=True)["A"][0] == Outcome.XPASS
 
@@ -235,7 +235,7 @@ def test_requirements_are_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="what a case takes is known on Linux")
 def test_peaks_of_memory(tmp_path: Path) -> None:
-    """Each case has its own: a large one leaves nothing to those after it."""
+    """Each case is measured separately: a large one does not affect later ones."""
     write_case(tmp_path, "A", DATA, {"w": W})
     zeros = np.zeros((4096, 4096), np.float32)
     write_case(tmp_path, "B", nnr.encode({"w": zeros}, row_skipping=True), {"w": zeros[:1, :1]})
@@ -280,7 +280,7 @@ EXTENDED = ("NNR-SID-005", "NNR-SID-060", "NNR-SID-071", "NNR-SID-078", "NNR-SID
 
 
 def extended(*extensions: str, mode: str) -> dict[str, tuple[Outcome, str, str]]:
-    """What becomes of some cases about side information: outcome, detail, and result that was expected."""
+    """Return outcome, detail, and expected result of some cases about side information."""
     cases = [case for case in load_cases(ROOT / "sideinfo") if case.id in EXTENDED]
     found = list(run(cases, ROOT / "sideinfo", command=command(mode), extensions=extensions))
     return {result.case.id: (result.outcome, result.detail, result.case.result) for result in found}
@@ -288,9 +288,9 @@ def extended(*extensions: str, mode: str) -> dict[str, tuple[Outcome, str, str]]
 
 @pytest.mark.slow
 def test_a_decoder_that_does_not_know_side_information() -> None:
-    """It gives the tensors of the units, of bitstreams with a broken record as well; or it refuses private units."""
+    """It returns the tensors of the units, also with a broken record, or rejects private units."""
     assert extended(mode="plain") == dict.fromkeys(EXTENDED, (Outcome.PASS, "", "acceptable"))
-    refusing = extended(mode="patterns")  # which refuses broken records, and gives something else of the others
+    refusing = extended(mode="patterns")  # which rejects broken records, and returns something else for the others
     assert [refusing[name][0] for name in EXTENDED] == ["FAIL"] * 4 + ["PASS"] * 3
 
 
@@ -303,8 +303,8 @@ def test_a_decoder_that_knows_side_information() -> None:
     assert [ignorant[name][0] for name in EXTENDED] == ["FAIL", "FAIL", "FAIL", "FAIL", "XPASS", "PASS", "XPASS"]
 
 
-def test_an_extension_that_nobody_knows(tmp_path: Path) -> None:
-    """The case is about what other decoders do."""
+def test_an_unknown_extension(tmp_path: Path) -> None:
+    """The case applies to other decoders only."""
     expected = described(DATA, {"w": W})["expected"]
     write_case(tmp_path, "A", DATA, {"w": -W}, extension="another", expected={**expected, "raw": expected["tensors"]})
     write_case(tmp_path, "B", DATA, error=TRUNCATED, extension="another", expected={"raw": expected["tensors"]})
@@ -323,7 +323,7 @@ def test_limits_are_the_decoders_own_affair(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited where its use is known")
 def test_memory(tmp_path: Path) -> None:
-    """Of a command, and of this library: a tensor of 64 MiB in 16 MiB; a new process has all memory again."""
+    """A tensor of 64 MiB exceeds 16 MiB, for a command and for this library; a new process has all memory again."""
     write_case(tmp_path, "A", DATA, {"w": W})
     assert outcomes(tmp_path, command=command("allocate"))["A"][0] == Outcome.OOM
     zeros = np.zeros((4096, 4096), np.float32)
@@ -335,18 +335,18 @@ def test_memory(tmp_path: Path) -> None:
     assert [found[name][0] for name in "ABCD"] == ["PASS", "OOM", "PASS", "OOM"]
     assert outcomes(tmp_path, memory=None)["B"][0] == Outcome.FAIL
     assert outcomes(tmp_path, memory=1 << 100)["A"][0] == Outcome.PASS
-    assert outcomes(tmp_path, memory=1)["B"][0] == Outcome.OOM
+    assert outcomes(tmp_path, memory=1)["B"][0] in (Outcome.OOM, Outcome.CRASH)  # even the interpreter may lack memory
 
 
 def test_what_cannot_be_read_of_a_decoder_is_no_refusal(tmp_path: Path) -> None:
-    """It said that it had decoded the bitstream, which may be refused."""
+    """The decoder reported success for a bitstream that may be rejected."""
     write_case(tmp_path, "EITHER", DATA, {"w": W}, result="acceptable")
     write_case(tmp_path, "INVALID", DATA[:-3], error={"class": "FormatError", "unit": None})
     assert [outcome for outcome, _ in outcomes(tmp_path, command=command("torn")).values()] == ["ERROR", "ERROR"]
 
 
 def test_expected_values_that_cannot_be_read(tmp_path: Path) -> None:
-    """The digest decides, also where the bitstream may be refused."""
+    """The digest is compared, also if the bitstream may be rejected."""
     expected = described(DATA, {"w": -W})["expected"]
     (tensor,) = expected["tensors"]
     write_case(tmp_path, "RAGGED", DATA, {}, expected={"tensors": [{**tensor, "values": [[1], [2, 3]]}]})
@@ -362,16 +362,16 @@ def test_expected_values_that_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sizes of files are limited where memory is")
 def test_a_decoder_that_talks_without_end(tmp_path: Path) -> None:
-    """The file with what it says may be as large as its memory."""
+    """The file with its output may be as large as its memory."""
     write_case(tmp_path, "A", DATA, {"w": W})
     outcome, detail = outcomes(tmp_path, command=command("flood"), memory=1 << 27)["A"]
-    assert (outcome, detail[:20]) == (Outcome.ERROR, "refused: exit code 1")
+    assert (outcome, detail[:21]) == (Outcome.ERROR, "rejected: exit code 1")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="ends a group of processes")
 @pytest.mark.slow
 def test_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the decoder has started ends with it, and nothing stays behind."""
+    """Child processes of the decoder end with it, and no files remain."""
     monkeypatch.setenv("CHILD", str(tmp_path / "pid"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)

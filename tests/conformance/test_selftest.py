@@ -1,4 +1,4 @@
-"""The core set in the package: what it holds, that it is fresh, and that it can fail."""
+"""The core set in the package: its contents, that it is current, and that it detects faults."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _place(case: core.Case) -> tuple[str, str]:
 
 
 def test_the_core_set_is_fresh() -> None:
-    """`python -m tests.vectors.make` writes what is there."""
+    """It is the output of `python -m tests.vectors.make`."""
     assert core.FILE.read_bytes() == core.archive(files)
 
 
@@ -48,7 +48,7 @@ def test_the_core_set_has_all_groups(tmp_path: Path) -> None:
 
 
 def test_it_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that is too large by a bit, and a check of the end of payloads that is not made."""
+    """A slightly wrong step size, and a missing check of the end of payloads, are detected."""
     from nnr_codec.decoder import task
     from nnr_codec.tensor.quant import step_size
 
@@ -69,7 +69,7 @@ def test_a_core_set_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.medium
 def test_without_ml_dtypes() -> None:
-    """Its types are skipped, and that is fine."""
+    """Its types are skipped, without a failure."""
     program = (
         "import sys; sys.modules['ml_dtypes'] = None\n"
         "import nnr_codec as nnr\n"

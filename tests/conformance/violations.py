@@ -1,4 +1,4 @@
-"""A bitstream for each requirement that breaks it, and nothing else."""
+"""For each requirement a bitstream that breaks only this requirement."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ QUANT = b'"w": linear_quantize(min = 0.0, max = 1.0, bits = 8);\n\0'
 
 @dataclass(frozen=True)
 class Broken:
-    """A bitstream with what comes before it, and what is known beside it.
+    """Bitstream with its predecessors and supplied information.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Broken:
     unit : int or None
         The number of the unit that breaks the rule.
     topology : Topology or None
-        One that is kept apart.
+        Topology that is stored separately.
     """
 
     data: bytes
@@ -81,7 +81,7 @@ def breaks(requirement: str) -> Callable[[Callable[[], Broken]], Callable[[], Br
 
 
 def vector(requirement: str, name: str) -> None:
-    """Use one of the published vectors, which were built from the standard's text bit by bit."""
+    """Use one of the published vectors, which were built bit by bit from the standard's text."""
 
     def make() -> Broken:
         group = {"NEG": "negative", "ACC": "acceptable", "SID": "sideinfo"}[name.split("-")[1]]
@@ -94,18 +94,18 @@ def vector(requirement: str, name: str) -> None:
 
 
 def mps(s: Bitstream, **elements: object) -> Bitstream:
-    """NNR_MPS with these elements."""
+    """Return an NNR_MPS with these elements."""
     payload = NnrModelParameterSetUnitPayload(**elements)
     return s.unit(NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader()), payload)
 
 
 def start(**elements: object) -> Bitstream:
-    """NNR_STR and NNR_MPS."""
+    """Return NNR_STR and NNR_MPS."""
     return mps(Bitstream().str_(), **elements)
 
 
 def raw(s: Bitstream, name: str, dims: Sequence[int] = (1,), **elements: object) -> Bitstream:
-    """A tensor of zeros."""
+    """Return a tensor of zeros."""
     size = 1
     for extent in dims:
         size *= extent
@@ -113,7 +113,7 @@ def raw(s: Bitstream, name: str, dims: Sequence[int] = (1,), **elements: object)
 
 
 def pruned(s: Bitstream, **elements: object) -> Bitstream:
-    """NNR_TPL of format NNR_TPL_PRUN."""
+    """Return an NNR_TPL of format NNR_TPL_PRUN."""
     container = NnrPruningTopologyContainer(**{"nnr_rep_type": 0, **elements})
     header = NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_PRUN))
     return s.unit(header, NnrTopologyUnitPayload(pruning=container))
@@ -216,7 +216,7 @@ def lps_self_contained() -> Broken:
 
 # ------------------------------------------------------------------------------------------------ aggregates
 def two(**options: object) -> bytes:
-    """NNR_STR, NNR_MPS and an aggregate of two tensors."""
+    """Return NNR_STR, NNR_MPS and an aggregate of two tensors."""
     return raw(raw(start(), "a"), "b").aggregate(2, **options).data
 
 
@@ -238,12 +238,12 @@ def aggregate_count() -> Broken:
     return Broken(two(count=3), 2)
 
 
-#: Offset in an aggregate of its list, of which each entry has 5 bytes: 6 bits of type and 34 of entry point.
+#: Offset of the list in an aggregate; each entry has 5 bytes: 6 bits of type and 34 of entry point.
 LIST = 7
 
 
 def listed(byte: int, change: int) -> Broken:
-    """An aggregate with a changed byte in its list."""
+    """Return an aggregate with a changed byte in its list."""
     s = raw(raw(start(), "a"), "b")
     unit = bytearray(aggregate(s.units[2:], entry_points=True))
     unit[LIST + byte] ^= change
@@ -455,12 +455,12 @@ def parent_flag() -> Broken:
 
 
 def base(name: str = "w") -> bytes:
-    """A base model of one tensor."""
+    """Return a base model of one tensor."""
     return start().raw(update_ndu(name, [1], 0, kind=NNR_PT_RAW_FLOAT), [0.0]).data
 
 
 def update(depth: int, **elements: object) -> bytes:
-    """An update of it."""
+    """Return an update of the base model."""
     s = start(mps_parent_signalling_enabled_flag=1, **elements)
     return s.ndu(update_ndu("w", [1], depth, kind=NNR_PT_INT), [1]).data
 
@@ -545,3 +545,5 @@ vector("interval-offset", "NNR-NEG-097")
 vector("limits", "NNR-NEG-060")
 vector("entry-points", "NNR-NEG-180")
 vector("side-information", "NNR-SID-123")
+vector("attachment", "NNR-SID-710")
+vector("index", "NNR-SID-621")

@@ -1,4 +1,4 @@
-"""The table functions of `nnr_codec.syntax.tables` in the common notation of `printed`, by their syntax trees.
+"""The table functions of `nnr_codec.syntax.tables` in the common notation of `printed`, from their syntax trees.
 
 Conventions:
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from .printed import STEP, bare, loop_row
 
-#: Arguments that a printed call shows to say where its results go, by the element that takes them.
+#: Arguments that a printed call shows for its results, by the element that takes them.
 OUTPUTS = {
     "codebook": "cb_zero_offset, codebook, cb_size",
     "codebook_dc": "cb_zero_offset_dc, codebook_dc, cb_size_dc",
@@ -41,11 +41,11 @@ BINARY: dict[type[ast.AST], str] = {
 
 
 class CodeError(ValueError):
-    """A statement of tables.py for which there is no convention."""
+    """Error for a statement of tables.py without a convention."""
 
 
 class Code:
-    """The table functions of a module."""
+    """Table functions of a module."""
 
     def __init__(self, source: str) -> None:
         self.functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
@@ -60,7 +60,7 @@ class Code:
                         raise CodeError(f"{name}: {ast.unparse(decorator)}")
 
     def rows(self, function: ast.FunctionDef) -> list[str]:
-        """The rows of a function in the common notation."""
+        """Return the rows of a function in the common notation."""
         return list(self._block(function.body, ""))
 
     def _block(self, body: list[ast.stmt], indent: str) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _range(j: str, arguments: list[ast.expr]) -> str:
 
 
 def expression(node: ast.expr) -> str:
-    """Fully parenthesised, in the spelling of C."""
+    """Return an expression, fully parenthesized, in the spelling of C."""
     match node:
         case ast.Name(name) | ast.Attribute(value=ast.Name("t" | "ctx" | "self"), attr=name):
             return name

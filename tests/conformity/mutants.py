@@ -1,4 +1,4 @@
-"""Every small mistake that somebody could make in a table function, one at a time."""
+"""All small mistakes in a table function, one at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER_OPERATOR: dict[type[ast.AST], ast.AST] = {
 
 
 class Mutation(NamedTuple):
-    """Set ``field`` of ``node`` to ``value``."""
+    """Change of ``field`` of ``node`` to ``value``."""
 
     kind: str
     node: ast.AST
@@ -30,7 +30,7 @@ class Mutation(NamedTuple):
 
 
 def mutations(function: ast.FunctionDef) -> Iterator[Mutation]:
-    """All mutations of one function."""
+    """Yield all mutations of one function."""
     yield from _of_block(function, "body")
     for statement in function.body:
         for node in ast.walk(statement):
@@ -45,7 +45,7 @@ def _of_node(node: ast.AST) -> Iterator[Mutation]:
             yield Mutation("changed descriptor", node, "func", ast.Name(OTHER_DESCRIPTOR[name]))
         case ast.Call(ast.Name("struct")):
             yield Mutation("other structure", node, "args", [ast.Name("NnrUnitSize")])
-        case ast.Assign(value=ast.Call(ast.Name(name))) if name != "struct":  # where a structure goes is not printed
+        case ast.Assign(value=ast.Call(ast.Name(name))) if name != "struct":  # the target of a structure is not printed
             yield Mutation("other element", node, "targets", [ast.Attribute(ast.Name("t"), "other")])
         case ast.Name(name) if name.isupper() or name in ("i", "j", "k"):
             yield Mutation("other constant or index", node, "id", "OTHER")

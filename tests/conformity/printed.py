@@ -1,8 +1,8 @@
 """The tables of clause 6.3 as printed, read from the text of ISO/IEC 15938-17:2024 into a common notation.
 
 Tables become lists of rows: one for each syntax element, call, condition and loop, indented by nesting, expressions
-fully parenthesised by the precedence of C. Printed variables in CamelCase are in snake_case, as in `nnr_codec`.
-An assignment codes no bits and has no row; nor have braces, but for one that closes nothing.
+fully parenthesized by the precedence of C. Printed variables in CamelCase are in snake_case, as in `nnr_codec`.
+An assignment codes no bits and has no row, and neither do braces, except for one that closes nothing.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ STEP = "    "
 
 @dataclass
 class Table:
-    """The clause that a table stands in, and its lines ``syntax TAB descriptor``."""
+    """Clause of a table, and its lines ``syntax TAB descriptor``."""
 
     clause: str
     lines: list[str] = field(default_factory=list)
 
 
 def bare(expression: str) -> str:
-    """An expression without the outer parentheses, which only a binary expression has."""
+    """Return an expression without the outer parentheses, which only a binary expression has."""
     return expression[1:-1] if expression.startswith("(") else expression
 
 
 def loop_row(j: str, start: str, condition: str, step: str) -> str:
-    """The row of a loop."""
+    """Return the row of a loop."""
     return f"for {j}={bare(start)}; {bare(condition)}; {step}"
 
 
@@ -41,11 +41,11 @@ MARKUP = re.compile(r"</?b>|</?code>|\*\*|/\*.*?\*/")
 
 
 class PrintError(ValueError):
-    """The printed text is not what the parser expects."""
+    """Error for printed text that the parser does not expect."""
 
 
 def printed_tables(text: str) -> dict[str, Table]:
-    """The tables of 6.3 by name."""
+    """Return the tables of 6.3 by name."""
     tables: dict[str, Table] = {}
     clause, current = "", None
     for raw in text.splitlines():
@@ -87,7 +87,7 @@ class Printed:
         self.rows = list(self.table())
 
     def table(self) -> Iterator[str]:
-        """All rows; the last closing brace is that of the table, others on this level close nothing."""
+        """Return all rows; the last closing brace ends the table, others on this level close nothing."""
         closed = False
         while self.peek():
             closed = self.accept("}")
@@ -210,5 +210,5 @@ class Printed:
 
 
 def _snake(name: str) -> str:
-    """Printed variables in CamelCase become snake_case; constants in capitals stay."""
+    """Convert printed variables in CamelCase to snake_case; constants in capitals are unchanged."""
     return name if name.isupper() else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -1,4 +1,4 @@
-"""tables.py against the tables printed in clause 6.3 of the standard, whose text is not part of the project."""
+"""Comparison of tables.py with the tables printed in clause 6.3 of the standard, whose text is not in the project."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ each_table = pytest.mark.parametrize("name", CODE.functions)
 
 @pytest.fixture(scope="module")
 def standard() -> dict[str, Table]:
-    """The printed tables."""
+    """Return the printed tables."""
     return printed_tables(standard_text())
 
 
 def expected_rows(name: str, standard: dict[str, Table]) -> list[str]:
-    """The printed rows with the listed deviations, each of which must be found exactly once."""
+    """Return the printed rows with the listed deviations, each of which must be found exactly once."""
     rows = Printed(standard[name]).rows
     for entry in LISTED["deviation"]:
         if entry["table"] == name:
@@ -52,7 +52,7 @@ def test_table_is_as_printed(name: str, standard: dict[str, Table]) -> None:
 
 @each_table
 def test_clause(name: str, standard: dict[str, Table]) -> None:
-    if name in TABLES:  # a table that others call by name has no structure of its own
+    if name in TABLES:  # a table that other tables call by name has no structure of its own
         assert TABLES[name].clause == CODE.clauses[name] == standard[name].clause
 
 
@@ -72,7 +72,7 @@ def test_each_listed_deviation_is_explained() -> None:
 
 
 def test_cb_zero_offset_is_as_printed(standard: dict[str, Table]) -> None:
-    """The one derived variable whose formula is an assignment inside a table."""
+    """It is the only derived variable whose formula is an assignment inside a table."""
     for node in ast.walk(ast.parse(Path(structures.__file__).read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef) and node.name == "cb_zero_offset":
             result = node.body[-1]
@@ -86,7 +86,7 @@ def test_cb_zero_offset_is_as_printed(standard: dict[str, Table]) -> None:
 # ------------------------------------------------------------------------------------------------ the checker, checked
 @contextlib.contextmanager
 def applied(mutation: Mutation) -> Iterator[None]:
-    """The syntax tree with a mistake in it."""
+    """Return the syntax tree with a mistake in it."""
     old = getattr(mutation.node, mutation.field)
     setattr(mutation.node, mutation.field, mutation.value)
     try:
@@ -113,7 +113,7 @@ def test_injected_mistakes_are_caught(standard: dict[str, Table]) -> None:
                 else:
                     caught[mutation.kind] += 1
         assert CODE.rows(function) == expected
-    print(f"{caught.total()} injected mistakes caught ({without_convention} as no legal row): {dict(caught)}")
+    print(f"{caught.total()} injected mistakes caught ({without_convention} without a convention): {dict(caught)}")
     assert not missed
     assert caught.total() - without_convention > 1000
     assert len(caught) > 15
@@ -138,7 +138,7 @@ def test_injected_mistakes_are_caught(standard: dict[str, Table]) -> None:
     ],
 )  # fmt: skip
 def test_changes_of_the_print_are_noticed(old: str, new: str, standard: dict[str, Table]) -> None:
-    """Likewise for the other side: whatever changes in the text is seen."""
+    """Changes of the text are detected as well."""
     printed = standard["nnr_compressed_data_unit_header"]
     rows = Printed(printed).rows
     for k, line in enumerate(printed.lines):

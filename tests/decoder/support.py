@@ -1,4 +1,4 @@
-"""What the tests of this folder share."""
+"""Support of the tests of this folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ E = TypeVar("E", bound=nnr.NnrError)
 
 
 def refused(data: bytes, error: type[E], match: str | None, *, unit: str = "", path: str = "", **options: Any) -> E:
-    """The error that decoding raises: of exactly this class, with the unit's label and the syntax element's path."""
+    """Return the error that decoding raises: of exactly this class, with unit label and path of the syntax element."""
     with pytest.raises(error, match=match) as caught:
         nnr.decode(data, **options)
     assert type(caught.value) is error
@@ -25,7 +25,7 @@ def refused(data: bytes, error: type[E], match: str | None, *, unit: str = "", p
 
 
 def contents(state: nnr.UpdateState) -> list[tuple[Any, ...]]:
-    """All that a state holds, in the order of its use, as something that can be compared."""
+    """Return the whole content of a state, in the order of its use, in a comparable form."""
     found: list[tuple[Any, ...]] = [(state.nbytes, state.keep_digests)]
     for device, sender in state.senders.items():
         found.append((device, sender.position, sender.nbytes, dict(sender.schema)))
@@ -36,7 +36,7 @@ def contents(state: nnr.UpdateState) -> list[tuple[Any, ...]]:
 
 
 def overwritten(data: bytes, name: str, value: int) -> bytes:
-    """A copy with another value for the last syntax element called ``name``, which has a fixed number of bits."""
+    """Return a copy with another value of the last syntax element ``name``, which has a fixed number of bits."""
     places: list[tuple[int, int]] = []
     reader = UnitReader(
         data, trace=lambda path, _, bit, size, __: places.append((bit, size)) if path.endswith(name) else None

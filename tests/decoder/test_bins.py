@@ -1,4 +1,4 @@
-"""Bins and heads of payloads: the plain decoder reads the headers of real bitstreams as the kernel does."""
+"""Bins and heads of payloads: the plain decoder reads the headers of real bitstreams like the kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STREAMS = {
 
 
 def tasks(data: Path | bytes) -> Iterator[tuple[NduTask, bool]]:
-    """The units whose payloads have bins, and the reading of profile 0."""
+    """Return the units whose payloads have bins, and the reading of profile 0."""
     parser = BitstreamParser(UnitReader(data))
     groups = list(parser.groups())
     first_edition = parser.profile == 0 and is_first_edition(groups)
@@ -49,7 +49,7 @@ def bins_of(task: NduTask, first_edition: bool = False) -> list[TensorBin]:
 
 
 @for_each(STREAMS, "slow")
-def test_bins_are_those_of_the_kernel(path: Path) -> None:
+def test_bins_equal_the_kernel(path: Path) -> None:
     for task, first_edition in tasks(path):
         found = bins_of(task, first_edition)
         tracer = PayloadTracer(task.payload, first_edition=first_edition)
@@ -90,7 +90,7 @@ def test_heads_are_what_the_bins_say(path: Path) -> None:
     ids=lambda f: f.name,
 )
 def test_bins_of_updates(folder: Path) -> None:
-    """With what earlier bitstreams left, the bins are those of the levels that decoding gives."""
+    """With the state of earlier bitstreams, the bins belong to the decoded levels."""
     decoder = nnr.UpdateDecoder()
     for path in sorted(folder.glob("*.nnr")):
         traced: list[tuple[NduTask, list[TensorBin]]] = []

@@ -38,7 +38,7 @@ LISTED = {NNR_CPT_LS: ["ls"], NNR_CPT_BN: ["beta", "gamma", "mean", "var"], NNR_
 
 
 def roles(types: int) -> tuple[list[str], list[str]]:
-    """Roles in the order of the ids, and in the order of the payload (6.4.3.7, 7.3.5)."""
+    """Return the roles in the order of the ids, and in the order of the payload (6.4.3.7, 7.3.5)."""
     weights = ["g", "h"] if types & NNR_CPT_DC else ["weight"]
     vectors = {flag: names if types & flag else [] for flag, names in LISTED.items()}
     ids = [*weights, *vectors[NNR_CPT_LS], *vectors[NNR_CPT_BN], *vectors[NNR_CPT_BI]]
@@ -64,14 +64,14 @@ def block(types: int, with_codebook: bool = False, **elements: Any) -> NnrCompre
 
 
 def looked_up(role: str, levels: Any) -> Any:
-    """Codebook[] of the weight or G, CodebookDC[] of H, nothing for vectors."""
+    """Return Codebook[] of the weight or G, CodebookDC[] of H, and nothing for vectors."""
     if role in ("weight", "g"):
         return np.array(ENTRIES)[levels + 3]
     return np.array(ENTRIES_DC)[levels + 2] if role == "h" else levels
 
 
 def chosen_levels(types: int, with_codebook: bool, dq: int) -> dict[str, Any]:
-    """Random levels by role, in coding order; inside the codebooks when resolved."""
+    """Draw levels by role, in coding order; inside the codebooks after dependent quantization is resolved."""
     rng = np.random.default_rng(types + 16 * with_codebook + 32 * dq)
     levels = {}
     for role in roles(types)[1]:
@@ -84,7 +84,7 @@ def chosen_levels(types: int, with_codebook: bool, dq: int) -> dict[str, Any]:
 
 
 def product(g: Any, h: Any) -> Any:
-    """G * H with sums in order of the rank, in float64."""
+    """Return G * H with sums in order of the rank, in float64."""
     return sum(g[:, r : r + 1].astype("f8") * h[r : r + 1].astype("f8") for r in range(g.shape[1]))
 
 
@@ -178,7 +178,7 @@ def test_a_block_of_other_floats(data_format: int) -> None:
 
 
 def test_a_scaled_weight_beyond_its_format_is_refused() -> None:
-    """Each factor is legal, the product is infinite in float32 (7.3.5)."""
+    """Each factor is legal, but the product is infinite in float32 (7.3.5)."""
     header = block(NNR_CPT_LS)
     data = Bitstream().str_().mps(parameter=400).ndu(header, np.ones(6), np.ones(DIMS)).data
     assert np.isfinite(nnr.decode(data, raw=True)["weight"]).all()
@@ -189,7 +189,7 @@ def test_a_scaled_weight_beyond_its_format_is_refused() -> None:
 @pytest.mark.parametrize("scan", [1, 2, 3, 4])
 @pytest.mark.parametrize("dq", [0, 1])
 def test_blocks_with_entry_points_and_row_skipping(scan: int, dq: int) -> None:
-    """scan_order concerns the weight alone; G's entry points come before H's (errata G5)."""
+    """scan_order applies to the weight only; G's entry points come before H's (errata G5)."""
     rng = np.random.default_rng(scan)
     g, h = rng.integers(-5, 6, (80, 24)), rng.integers(-5, 6, (24, 40))
     g[[3, 4, 40]] = 0
@@ -204,7 +204,7 @@ def test_blocks_with_entry_points_and_row_skipping(scan: int, dq: int) -> None:
     assert len(header.cabac_offset_list) == -(-80 // (4 << scan)) - 1 + -(-24 // (4 << scan)) - 1
     raw = nnr.decode(data, raw=True)
     if dq:
-        # Resolving follows the coding order; the kernel's is checked elsewhere. Parities and signs can be told.
+        # Resolving follows the coding order; the kernel's is checked elsewhere. Parities and signs are distinguishable.
         assert ((raw["g"] != 0) == (g != 0)).all()
         assert (np.sign(raw["h"]) == np.sign(h)).all()
         np.testing.assert_array_equal(raw["bias"], resolved(bias) / 4)
@@ -227,7 +227,7 @@ H = np.arange(36).reshape(2, 18) - 11
 @pytest.mark.parametrize("second", ["w", "w_H"])
 @pytest.mark.parametrize("shift", [0, 1, 2])
 def test_two_units(second: str, shift: int) -> None:
-    """G first, then H; one variable comes out, under the name of G (errata N5). The shift is of the product."""
+    """G precedes H; the result is one variable with the name of G (errata N5). The shift applies to the product."""
     header_g = half("w", first_tensor_dimension_shift=shift)
     header_h = half(second, first_tensor_dimension_shift=shift)
     stream = Bitstream().str_().mps().ndu(header_g, G, qp=-8).ndu(header_h, H, qp=-4)
@@ -250,7 +250,7 @@ def test_two_units_raw() -> None:
 
 
 def test_two_units_of_one_name_raw() -> None:
-    """A G/H pair may share its id (errata N4); raw gives both halves nonetheless."""
+    """A G/H pair may share its id (errata N4); raw still returns both halves."""
     data = Bitstream().str_().mps().ndu(half("w"), G, qp=-8).ndu(half("w"), H, qp=-4).data
     raw = nnr.decode(data, raw=True)
     assert {values.shape for values in raw.tensors.values()} == {G.shape, H.shape}
@@ -265,7 +265,7 @@ def test_two_units_with_codebooks() -> None:
 
 
 def test_two_units_sum_in_order_of_the_rank() -> None:
-    """float64, one rounding, no reordering: the result is the same on every machine (errata N5)."""
+    """Sums are in float64 with one rounding and without reordering, so all machines agree (errata N5)."""
     rng = np.random.default_rng(5)
     g, h = rng.integers(-(2**20), 2**20, (30, 17)), rng.integers(-(2**20), 2**20, (17, 20))
     ids = {"decomposition_rank": 17, "g_number_of_rows": 30}
@@ -299,7 +299,7 @@ def test_h_of_another_size_is_refused() -> None:
 
 
 def test_h_cannot_make_the_product_larger_than_the_limits() -> None:
-    """A tall G and, from a smaller H, a wide product: refused before it is allocated."""
+    """The product of a tall G and a smaller H is rejected before it is allocated."""
     limits = Limits(max_tensor_elements=10_000, max_tensor_bytes=100_000, max_total_bytes=200_000)
     stream = Bitstream().str_().mps().ndu(half("w", [9000], decomposition_rank=1, g_number_of_rows=9000), np.ones(9000))
     header = half("w_H", [9000], decomposition_rank=1, g_number_of_rows=1)
@@ -334,7 +334,7 @@ def test_raw_parameters_are_not_decomposed() -> None:
 
 def test_multiplications_are_limited() -> None:
     data = Bitstream().str_().mps().ndu(half("w"), G).ndu(half("w_H"), H).data
-    work = 2 * (72 + 2048)  # of both terms, with what a term costs beside its multiplications
+    work = 2 * (72 + 2048)  # of both terms, including the fixed cost of a term
     assert nnr.decode(data, limits=Limits(max_decomp_elements=work))["w"].size == 72
     with pytest.raises(nnr.LimitError, match=f"max_decomp_elements={work - 1:,}"):
         nnr.decode(data, limits=Limits(max_decomp_elements=work - 1))

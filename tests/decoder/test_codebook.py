@@ -39,7 +39,7 @@ def test_every_entry(values: list[int], zero: int, unary: int) -> None:
 
 
 def assert_every_entry_is_decoded(profile: int, values: list[int], zero: int, unary: int, scan: int) -> None:
-    """Each entry occurs; in profile 1 its bounds shorten the code, in profile 0 they do not (10.2.1.5)."""
+    """Check that each entry is decoded. Bounds of entries shorten the code in profile 1 only (10.2.1.5)."""
     rng = np.random.default_rng(len(values) + zero)
     indices = np.concatenate([np.arange(len(values)), rng.integers(0, len(values), 120)])
     indices = indices[: len(indices) // 10 * 10].reshape(-1, 10)
@@ -69,7 +69,7 @@ def assert_every_entry_is_decoded(profile: int, values: list[int], zero: int, un
 @pytest.mark.parametrize("profile", [0, 1])
 @pytest.mark.parametrize("dims", [[4], [3, 5]])
 def test_one_entry(profile: int, dims: list[int]) -> None:
-    """In profile 1 nothing is left to code but qp_value (10.2.1.5, 10.2.1.6)."""
+    """In profile 1 only qp_value is coded (10.2.1.5, 10.2.1.6)."""
     data = Bitstream().str_(profile).mps().ndu(with_codebook([7], 0, dims), np.zeros(dims), qp=-38).data
     np.testing.assert_array_equal(nnr.decode(data)["w"], np.full(dims, 7 * step_size(-38), "f4"))
     if profile == 1:
@@ -89,7 +89,7 @@ def test_with_dependent_quantization() -> None:
     ("level", "index"), [(3, 5), (-3, -1), (1000, 1002), (-(2**31), 2 - 2**31), (2**31 - 1, 2**31 + 1)]
 )
 def test_an_index_outside_is_refused_in_profile_0(level: int, index: int) -> None:
-    """There the syntax does not bound the levels (errata E4)."""
+    """In profile 0 the syntax does not bound the levels (errata E4)."""
     header = with_codebook([-5, -2, 0, 1, 7], 2, [3])
     data = Bitstream().str_(0).mps().ndu(header, [0, level, 1]).data
     refused(data, nnr.PayloadError, f"index {index} is outside the codebook of 5", unit="unit 2 (NNR_NDU 'w')")
@@ -97,7 +97,7 @@ def test_an_index_outside_is_refused_in_profile_0(level: int, index: int) -> Non
 
 @pytest.mark.parametrize("level", [2, -2])
 def test_an_index_outside_is_refused_with_dependent_quantization(level: int) -> None:
-    """There resolved levels reach twice the bound."""
+    """Resolved levels reach twice the bound."""
     header = with_codebook([-5, -2, 0, 1, 7], 2, [3], dq_flag=1)
     data = Bitstream().str_(1).mps().ndu(header, [0, level, 0]).data
     refused(data, nnr.PayloadError, "is outside the codebook of 5", unit="unit 2 (NNR_NDU 'w')")
@@ -131,7 +131,7 @@ def test_the_size_is_limited() -> None:
 
 
 def test_the_size_is_checked_before_the_entries_are_read() -> None:
-    """A codebook of 2**20 entries whose bits are all there costs no more than its first few."""
+    """A complete codebook of 2**20 entries costs no more than its first few."""
     entries = 1 << 20
     book = IntegerCodebook(
         codebook_egk=0,

@@ -1,4 +1,4 @@
-"""deferred(): what decode() gives, but decoded when it is asked for, each unit once."""
+"""Tests of deferred(): it returns the tensors of decode(), decoded on access, each unit once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RNG = np.random.default_rng(3)
 
 
 def many(count: int = 12, size: int = 100) -> bytes:
-    """A bitstream of tensors t0, t1, ... of one value each, in units of their own."""
+    """Return a bitstream of tensors t0, t1, ... with one value each, in separate units."""
     made = Bitstream().str_().mps()
     for k in range(count):
         made.ndu(ndu(f"t{k}", [size], kind=NNR_PT_INT), np.full(size, k))
@@ -42,7 +42,7 @@ def many(count: int = 12, size: int = 100) -> bytes:
 
 
 def mixed() -> bytes:
-    """Blocks, bits beside, ties, an empty tensor and several types, in few units."""
+    """Return blocks, low bits, ties, an empty tensor and several types, in few units."""
     tensors: dict[str, Array] = {}
     blocks = []
     for k in range(3):
@@ -59,7 +59,7 @@ def mixed() -> bytes:
 
 
 def facts(model: Model, names: list[str] | None = None) -> tuple[Any, ...]:
-    """Everything that is to be equal; tensors are asked for in the order of the names."""
+    """Return everything that must be equal; tensors are read in the order of the names."""
     arrays = {name: model[name] for name in names or model}
     tensors = [(name, a.dtype, a.shape, a.tobytes()) for name in model for a in [arrays[name]]]
     return tensors, model.topology, model.metadata, list(model.pruned), model.format, model.aliases
@@ -73,7 +73,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def deferred(data: bytes, order: int | None = None, **options: Any) -> tuple[Any, ...]:
-    """The facts of a model that is asked for in an order that was announced, or as it is."""
+    """Return the facts of a model that is read in an announced order or in its own."""
     with nnr.open(data, limits=Limits.strict()) as file, file.deferred(**options) as model:
         names = list(model)
         if order is not None:
@@ -85,7 +85,7 @@ def deferred(data: bytes, order: int | None = None, **options: Any) -> tuple[Any
 
 @pytest.fixture(params=["kept and ahead", "stored and one by one"])
 def _room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors of all sizes are handed over, and there is much room for what waits, or none."""
+    """Submit tensors of all sizes to executors, with much space for waiting tensors or none."""
     monkeypatch.setattr(pool_module, "SMALL", 0)
     if request.param == "stored and one by one":
         monkeypatch.setattr(pool_module, "WINDOW", 0)
@@ -94,7 +94,7 @@ def _room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each unit is decoded, by its first name."""
+    """Return the number of times that each unit is decoded, by its first name."""
     found: Counter[str] = Counter()
     init = GroupDecoder.__init__
 
@@ -111,7 +111,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.mark.usefixtures("_room")
 @for_each(cases("valid", "acceptable", "invalid"), "slow")
 def test_vectors(case: Case) -> None:
-    """Also those that are refused: the first error is that of the first tensor."""
+    """This includes rejected vectors: the first error is the error of the first tensor."""
     data = case.streams[-1].path.read_bytes()
     want = outcome(lambda: facts(nnr.decode(data, limits=Limits.strict())))
     assert outcome(lambda: deferred(data)) == want
@@ -169,7 +169,7 @@ def test_asked_for_more_often_or_otherwise_than_announced(decoded: Counter[str])
     with nnr.open(many(3)) as file, file.deferred() as model:
         assert isinstance(model.tensors, DeferredTensors)
         model.tensors.announce(["t2", "t0", "t2"])
-        assert decoded == {"t1": 1}  # which nobody wants, but for its errors
+        assert decoded == {"t1": 1}  # which is only decoded for its errors
         first = model["t2"]
         first[:] = 9  # the caller's own
         assert [int(model[name][0]) for name in ("t0", "t2", "t2")] == [0, 2, 2]
@@ -188,7 +188,7 @@ def test_types_and_shapes_without_decoding(decoded: Counter[str]) -> None:
     assert not decoded
 
 
-def test_progress_is_told_once() -> None:
+def test_progress_is_reported_once() -> None:
     told: list[tuple[str, int, int]] = []
     with nnr.open(many(4)) as file, file.deferred(lambda *args: told.append(args), jobs=2) as model:
         assert isinstance(model.tensors, DeferredTensors)
@@ -201,7 +201,7 @@ def test_progress_is_told_once() -> None:
 
 # ------------------------------------------------------------------------------------------------ memory
 class Waiting(ThreadPoolExecutor):
-    """Runs what it is given when a result is asked for, and counts what it has."""
+    """Executor that runs a task when its result is requested, and counts the waiting tasks."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -218,7 +218,7 @@ class Waiting(ThreadPoolExecutor):
         return Late()
 
 
-def test_no_more_is_begun_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submitted_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "SMALL", 0)
     monkeypatch.setattr(pool_module, "WINDOW", 3 * 400)
     monkeypatch.setattr("os.cpu_count", lambda: 1)
@@ -233,11 +233,11 @@ def test_no_more_is_begun_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     with nnr.open(many(12)) as file, file.deferred(executor=pool) as model:
         assert model["t0"].size
-        assert pool.given == 5  # one for each worker, and the one that was waited for
+        assert pool.given == 5  # one for each worker, and the one that was requested
 
 
 def shared(rows: list[int], width: int) -> bytes:
-    """A bitstream of one unit, whose tensors t0, t1, ... have so many rows with their numbers."""
+    """Return a bitstream of one unit whose tensors t0, t1, ... have as many rows as their numbers."""
     names = [f"t{k}" for k in range(len(rows))]
     mapping = {
         "concatentation_axis_index": 0,
@@ -250,7 +250,7 @@ def shared(rows: list[int], width: int) -> bytes:
 
 @contextmanager
 def memory() -> Iterator[Callable[[], int]]:
-    """What tells how many bytes there are more than before."""
+    """Return a function that measures the increase of allocated memory in bytes."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -261,7 +261,7 @@ def memory() -> Iterator[Callable[[], int]]:
 
 @pytest.mark.parametrize("kept", [0, 1 << 20, 1 << 30])
 def test_what_waits_is_stored(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a unit with many tensors, KEPT bytes wait in memory."""
+    """Of a unit with many tensors, KEPT bytes wait in memory, and the rest in a file."""
     monkeypatch.setattr(deferred_module, "KEPT", kept)
     width, count = 1 << 14, 24
     with nnr.open(shared([1] * count, width)) as file, file.deferred() as model, memory() as used:
@@ -272,7 +272,7 @@ def test_what_waits_is_stored(kept: int, monkeypatch: pytest.MonkeyPatch) -> Non
             assert (model[name] == int(name[1:])).all()
 
 
-def test_what_was_given_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returned_tensors_leave_space(monkeypatch: pytest.MonkeyPatch) -> None:
     made, width = Bitstream().str_().mps(), 1 << 12
     monkeypatch.setattr(deferred_module, "KEPT", 3 * 4 * width)
     monkeypatch.setattr(deferred_module.tempfile, "TemporaryFile", None)
@@ -294,8 +294,8 @@ def test_what_threads_have_decoded_is_forgotten(jobs: int, monkeypatch: pytest.M
             assert used() < 8 * 4 * size
 
 
-def test_of_what_was_given_nothing_is_kept() -> None:
-    """Though the tensors of a unit are parts of one array at first."""
+def test_memory_of_returned_tensors_is_released() -> None:
+    """Returned tensors are released, although the tensors of a unit are parts of one array at first."""
     with nnr.open(shared([255, 1], 1 << 13)) as file, file.deferred() as model, memory() as used:
         assert (model["t0"] == 0).all()
         assert used() < 1 << 18
@@ -304,7 +304,7 @@ def test_of_what_was_given_nothing_is_kept() -> None:
 
 # ------------------------------------------------------------------------------------------------ errors
 def damaged(index: int) -> bytes:
-    """The bitstream of many() with a damaged payload."""
+    """Return the bitstream of many() with a damaged payload."""
     data = bytearray(many())
     unit = list(nnr.units(bytes(data)))[2 + index]
     data[unit.offset + unit.size.nnr_unit_size - 1] ^= 0xFF
@@ -324,7 +324,7 @@ def test_a_damaged_unit(jobs: int) -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_an_error_of_what_nobody_wants(jobs: int) -> None:
+def test_an_error_of_an_unrequested_tensor(jobs: int) -> None:
     with nnr.open(damaged(5)) as file, file.deferred(jobs=jobs) as model:
         assert isinstance(model.tensors, DeferredTensors)
         with pytest.raises(nnr.PayloadError, match="'t5'"):
@@ -368,7 +368,7 @@ def test_incomplete_bitstreams() -> None:
             assert len(model) == 3
 
 
-def test_somebody_has_to_decode() -> None:
+def test_jobs_must_be_positive() -> None:
     with (
         nnr.open(many(1)) as file,
         file.deferred(jobs=0) as model,

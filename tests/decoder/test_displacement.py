@@ -1,4 +1,4 @@
-"""Weights that side information makes of their displacements (docs/reference/side-information.md)."""
+"""Weights that side information computes from their displacements (docs/reference/side-information.md)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNIT = "w_displacement"
 
 
 def bitstream(corner: int = 0, type_: str = "float32", *, two_units: bool = False, **members: Any) -> bytes:
-    """G and H of a displacement, and a tensor after them."""
+    """Return G and H of a displacement, and a tensor after them."""
     side = SideInfo({"w": TensorRecord(type_, code=DisplacementCode(UNIT, corner), **members)})
     s = Bitstream().str_().mps(2)
     s.topology(side.to_bytes() + b"\0", storage=128)
@@ -123,7 +123,7 @@ def test_limits() -> None:
 
 
 def test_variables_of_a_graph() -> None:
-    """They are the tensors that come out, not the displacements."""
+    """The variables are the decoded tensors, not the displacements."""
     graph = b"""version 1.0;
 graph net(x) -> (y) {
     x = external(shape = [1, 40]);

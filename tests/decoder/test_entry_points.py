@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
@@ -15,6 +16,7 @@ import nnr_codec as nnr
 from nnr_codec.bitstream.units import UnitReader
 from nnr_codec.cabac_ext.kernel import LevelReader, TensorSide
 from nnr_codec.constants import NNR_CPT_BI, NNR_CPT_DC, NNR_PT_BLOCK, NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT
+from nnr_codec.decoder import lanes, schedule
 from nnr_codec.decoder import unit as unit_module
 from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.group import Group
@@ -30,7 +32,7 @@ HEADER = "nnr_compressed_data_unit_header."
 
 @pytest.fixture(params=[8, 1 << 18], ids=["many segments", "one segment"], autouse=True)
 def _segments(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tensors of these tests are small; segments of a few parameters divide them as large ones are."""
+    """Set segments of a few parameters, so that the small tensors of these tests are divided like large ones."""
     monkeypatch.setattr(unit_module, "SEGMENT", request.param)
 
 
@@ -44,7 +46,7 @@ def rows(data: bytes, name: str, start: int, stop: int) -> np.ndarray:
 
 
 def refusals(data: bytes) -> nnr.BitstreamError:
-    """The error of decoding with one thread, which is the same with several."""
+    """Return the error of decoding with one thread, and check that several threads raise the same."""
     found = []
     for jobs in (1, 2, 4):
         with pytest.raises(nnr.BitstreamError) as caught:
@@ -59,7 +61,7 @@ def refusals(data: bytes) -> nnr.BitstreamError:
 
 # ------------------------------------------------------------------------------------------------ wrong lists
 def tensor(kind: int = NNR_PT_FLOAT, dq: int = 1) -> tuple[Bitstream, NnrCompressedDataUnitHeader, bytes]:
-    """A bitstream to which a tensor of six rows of blocks is to be added, its header and its payload."""
+    """Return a bitstream prefix, and header and payload of a tensor of six rows of blocks."""
     header = ndu("w", [44, 7], kind=kind, scan_order=1, dq_flag=dq)
     stream = Bitstream().str_().mps()
     levels = np.random.default_rng(3).integers(-9, 10, (44, 7))
@@ -100,7 +102,7 @@ def test_each_element_is_checked(path: str, kind: int) -> None:
     assert error.unit == "unit 2 (NNR_NDU 'w')"
 
 
-def test_the_first_contradiction_is_the_one_that_is_told() -> None:
+def test_the_first_contradiction_is_reported() -> None:
     stream, header, payload = tensor()
     for path in ("dq_state_list[1]", "cabac_offset_list[3]", "bit_offset_delta2[2]"):
         CHANGES[path](header)
@@ -108,7 +110,7 @@ def test_the_first_contradiction_is_the_one_that_is_told() -> None:
 
 
 def test_damage_before_a_contradiction_comes_first() -> None:
-    """The payload is cut in its third row of blocks; the list is wrong from the fourth on."""
+    """The payload is truncated in its third row of blocks; the list is wrong from the fourth on."""
     stream, header, payload = tensor()
     CHANGES["cabac_offset_list[3]"](header)
     end = header.bit_offset_delta1 * 2 // 8
@@ -126,14 +128,14 @@ def test_a_contradiction_comes_before_the_end() -> None:
 @pytest.mark.parametrize("first", [0, 1, 2**20, 2**31 - 1])
 @pytest.mark.parametrize("later", [-(2**30), -1, 2**30])
 def test_hostile_places_are_refused(first: int, later: int) -> None:
-    """Far outside the payload, before it, and back in it; never read, never looped over."""
+    """The entry points lie far outside the payload or before it; nothing is read there or looped over."""
     stream, header, payload = tensor()
     header.bit_offset_delta1, header.bit_offset_delta2 = first, [later, -later, later, 0]
     assert refusals(stream.ndu(header, payload=payload).data).path == HEADER + "bit_offset_delta1"
 
 
-def test_levels_that_cannot_be_scaled_are_told_after_damage() -> None:
-    """The codebook ends at the fifth entry. Where the payload is sound, the first such level is told."""
+def test_damage_is_reported_before_levels_out_of_range() -> None:
+    """The codebook ends at the fifth entry. If the payload is valid, the first level outside is reported."""
     header = ndu("w", [44, 7], scan_order=1, dq_flag=1, codebook_present_flag=1, codebook=codebook([-1, 0, 1, 2], 1))
     header.dq_flag = 1
     stream = Bitstream().str_().mps()
@@ -157,7 +159,7 @@ def test_lists_of_raw_floats_mean_nothing() -> None:
 
 # ------------------------------------------------------------------------------------------------ G and H
 def block(rank: int, profile: int = 1) -> tuple[Bitstream, NnrCompressedDataUnitHeader, bytes]:
-    """A block of bias, G of [80, rank] and H of [rank, 40]."""
+    """Return a block of bias, G of [80, rank] and H of [rank, 40]."""
     rng = np.random.default_rng(2)
     header = ndu(["g", "h", "bias"], [80, 8, 5], kind=NNR_PT_BLOCK, compressed_parameter_types=NNR_CPT_DC | NNR_CPT_BI)
     header.decomposition_rank, header.g_number_of_rows, header.scan_order, header.dq_flag = rank, 80, 1, 1
@@ -169,7 +171,7 @@ def block(rank: int, profile: int = 1) -> tuple[Bitstream, NnrCompressedDataUnit
 @pytest.mark.parametrize("j", [0, 8, 9, 10])
 @pytest.mark.parametrize("name", ["cabac_offset_list", "dq_state_list", "bit_offset_delta2"])
 def test_lists_of_h_follow_those_of_g(j: int, name: str) -> None:
-    """Of 11 entry points, 9 are of G and 2 of H (errata G5)."""
+    """Of 11 entry points, 9 belong to G and 2 to H (errata G5)."""
     stream, header, payload = block(24)
     assert len(header.cabac_offset_list) == 11
     index = min(j, 9)
@@ -177,8 +179,24 @@ def test_lists_of_h_follow_those_of_g(j: int, name: str) -> None:
     assert refusals(stream.ndu(header, payload=payload).data).path == f"{HEADER}{name}[{index}]"
 
 
+@pytest.mark.skipif(not unit_module.LANES, reason="the processor has no AVX2")
+def test_first_of_several_errors_is_raised_whichever_piece_fails_first() -> None:
+    stream, header, payload = block(24)
+    for index in (1, 6):
+        flip("cabac_offset_list", index)(header)
+    data, found = stream.ndu(header, payload=payload).data, []
+    for order in (1, -1):
+        decoder = lanes.BatchDecoder(schedule._tasks(groups(data), None, first_edition=False))
+        for piece in decoder.pieces()[::order]:
+            piece()
+        with pytest.raises(nnr.BitstreamError) as caught:
+            deque(decoder.finish())
+        found.append(str(caught.value))
+    assert found[0] == found[1]
+
+
 def test_lists_of_a_g_of_one_column_are_passed_over() -> None:
-    """Rank 1: G is a column and H a row, so that no list counts (errata G2); G's are there all the same."""
+    """Rank 1: G is a column and H a row, so no list is used (errata G2), although G's entry points are present."""
     stream, header, payload = block(1)
     assert len(header.cabac_offset_list) == 9
     header.cabac_offset_list, header.bit_offset_delta1 = [200] * 9, 77
@@ -186,7 +204,7 @@ def test_lists_of_a_g_of_one_column_are_passed_over() -> None:
 
 
 def test_h_has_entry_points_where_g_has_none_that_count() -> None:
-    """In units of their own, each has its own list."""
+    """In separate units, each has its own list."""
     rng = np.random.default_rng(1)
     ids = {"compressed_parameter_types": NNR_CPT_DC, "decomposition_rank": 20, "g_number_of_rows": 4, "scan_order": 1}
     g, h = ndu("w", [4, 40], **ids), ndu("w", [4, 40], **ids)
@@ -203,7 +221,7 @@ def test_h_has_entry_points_where_g_has_none_that_count() -> None:
 # ------------------------------------------------------------------------------------------------ rows
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many levels the kernel was asked for, call by call."""
+    """Record the number of levels that each call requests from the kernel."""
     counts: list[int] = []
     target = unit_module._Target
     original = target.segment
@@ -226,7 +244,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 @settings(relaxed, max_examples=examples(100))
 @given(st.data())
 def test_rows_of_any_tensor(data: st.DataObject) -> None:
-    """As numpy takes them from the whole tensor."""
+    """The rows equal the rows of the whole tensor."""
     dims = data.draw(st.lists(st.sampled_from([1, 2, 3, 5, 8, 9, 17, 40]), min_size=2, max_size=4))
     dims = dims if prod(dims) < 2000 else dims[:2]
     shift = data.draw(st.integers(0, len(dims) - 1))
@@ -254,7 +272,7 @@ def test_rows_of_any_tensor(data: st.DataObject) -> None:
 
 
 def test_rows_of_a_column() -> None:
-    """Its lists do not count (errata G2), so it is decoded from its beginning."""
+    """Its lists are not used (errata G2), so it is decoded from its beginning."""
     data = Bitstream().str_().mps().ndu(ndu("w", [40, 1], scan_order=1, dq_flag=1), np.arange(40) - 20).data
     np.testing.assert_array_equal(rows(data, "w", 9, 12), nnr.decode(data)["w"][9:12])
 
@@ -314,8 +332,8 @@ def test_rows_of_scalars() -> None:
         rows(data, "w", 0, 0)
 
 
-def test_rows_of_what_is_decoded_whole() -> None:
-    """Blocks, decomposed and split tensors, and updates: the same rows, along the same axis."""
+def test_rows_of_tensors_that_are_decoded_whole() -> None:
+    """Blocks, decomposed and split tensors, and updates have the same rows, along the same axis."""
     stream, header, payload = block(24)
     data = stream.ndu(header, payload=payload).data
     whole = nnr.decode(data)

@@ -1,4 +1,4 @@
-"""Bitstreams in lanes: the same tensors and errors as without."""
+"""Decoding in lanes gives the same tensors and errors as decoding without."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.cabac_ext.kernel import LaneJob, has_lanes
+from nnr_codec.cabac_ext.kernel import LaneJob, lane_engines
 from nnr_codec.constants import NNR_NDU
 from nnr_codec.decoder import lanes
 from nnr_codec.limits import Limits
@@ -16,13 +16,13 @@ from nnr_codec.limits import Limits
 from ..lanes import all_in_lanes, no_lanes
 from ..vectors.few import cases
 
-pytestmark = pytest.mark.skipif(not has_lanes(), reason="the processor has no AVX-512 VBMI")
+pytestmark = pytest.mark.skipif(not lane_engines(), reason="the processor has no AVX2")
 
 RNG = np.random.default_rng(11)
 
 
 def outcome(data: bytes, **options: Any) -> Any:
-    """The decoded tensors, or the error."""
+    """Return the decoded tensors, or the error."""
     try:
         return [(name, a.dtype, a.shape, a.tobytes()) for name, a in nnr.decode(data, **options).tensors.items()]
     except nnr.NnrError as error:
@@ -31,7 +31,7 @@ def outcome(data: bytes, **options: Any) -> Any:
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LaneJob]:
-    """The jobs that lanes get."""
+    """Record the jobs for lanes."""
     found: list[LaneJob] = []
     init = lanes.BatchDecoder.jobs
 
@@ -78,7 +78,7 @@ def test_models(options: dict[str, Any], jobs: list[LaneJob]) -> None:
 
 
 def test_the_first_error_in_the_bitstream_is_raised(jobs: list[LaneJob]) -> None:
-    """Of two malformed tensors, though lanes begin with the larger one."""
+    """Two tensors are malformed, and lanes begin with the larger one."""
     tensors = {f"w{k}": RNG.laplace(0, 0.05, (100, 100 + 9 * k)).astype("f4") for k in range(20)}
     data = bytearray(nnr.encode(tensors))
     coded = [unit for unit in nnr.units(bytes(data)) if unit.header.nnr_unit_type == NNR_NDU]
@@ -95,10 +95,21 @@ def test_the_first_error_in_the_bitstream_is_raised(jobs: list[LaneJob]) -> None
 
 
 def test_one_large_tensor_among_small_ones_is_left_to_scalar_code(jobs: list[LaneJob]) -> None:
-    """It would occupy one lane, and the others would be idle."""
+    """It would occupy one lane while the others are idle."""
     tensors = {f"w{k}": RNG.laplace(0, 0.05, (80, 80)).astype("f4") for k in range(20)}
     data = nnr.encode({"large": RNG.laplace(0, 0.05, (400, 400)).astype("f4"), **tensors})
     decoded = nnr.decode(data).tensors
     assert sorted(job.size for job in jobs) == [6400] * 20
     with no_lanes():
         assert (nnr.decode(data).tensors["large"] == decoded["large"]).all()
+
+
+def test_tensors_of_8_bits_are_cast_from_levels_of_lanes() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="the package ml_dtypes (extra 'types') is not installed")
+    rng = np.random.default_rng(0)
+    tensors = {f"w{k}": rng.normal(size=(256, 200)).astype(ml_dtypes.float8_e4m3fn) for k in range(12)}
+    data = nnr.encode(tensors, nnr.EncoderConfig(qp=-20))
+    decoded, file = nnr.decode(data), nnr.open(data)
+    for name, tensor in decoded.tensors.items():
+        assert tensor.dtype == ml_dtypes.float8_e4m3fn
+        assert tensor.tobytes() == file[name].tobytes()

@@ -1,4 +1,4 @@
-"""The text that says which bitstream of a sender an update follows."""
+"""The text that states which bitstream of a sender an update follows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKEN = "abcdefghijklmno_"
 
 @pytest.mark.parametrize("base", ["", "sha256:00", "a#1.2.", "two\nlines", "é"])
 @pytest.mark.parametrize("token", ["", TOKEN])
-def test_what_is_written_is_parsed(base: str, token: str) -> None:
+def test_written_texts_are_parsed(base: str, token: str) -> None:
     lineage = Lineage(base, 3, 12, token)
     assert str(lineage) == f"{base}#3.12.{token}"
     assert Lineage.parse(str(lineage)) == lineage
@@ -71,8 +71,8 @@ def test_it_is_what_its_bitstream_makes_it() -> None:
     ("known", "number", "token"),
     [
         ({}, 1, ""),
-        ({}, 7, ""),  # a sender that starts anew, or was there before this receiver
-        ({0: Position(9, TOKEN)}, 7, ""),  # of another one
+        ({}, 7, ""),  # a sender that restarts, or started before this receiver
+        ({0: Position(9, TOKEN)}, 7, ""),  # of another sender
         ({1: Position(6, TOKEN)}, 7, TOKEN),
         ({1: Position(6, TOKEN)}, 7, ""),
         ({1: Position(6, TOKEN)}, 9, ""),

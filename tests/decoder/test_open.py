@@ -1,4 +1,4 @@
-"""open(): one tensor at a time, as often as wanted."""
+"""Tests of open(): it reads single tensors, repeatedly."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_sources(kind: str, tmp_path: Path) -> None:
 
 
 def test_any_number_of_reads() -> None:
-    """Limits bound what exists at a time, not how often it is asked for."""
+    """Limits bound the memory at one time, not the number of reads."""
     limits = Limits(max_total_bytes=3 * 400)
     with nnr.open(stream(), limits=limits) as file:
         for _ in range(10):
@@ -81,7 +81,7 @@ def test_a_damaged_tensor_leaves_the_others_readable() -> None:
 
 
 def test_a_bitstream_of_the_first_edition() -> None:
-    """Which reading of profile 0 it is shows with the first tensor, whichever that is (errata K1)."""
+    """The first tensor that is read determines the reading of profile 0 (errata K1)."""
     names = list(nnr.decode(BY_ID["levels/nncodec1_def"].data))
     want = BY_ID["levels/nncodec1_def"].values
     for first in names:
@@ -124,7 +124,7 @@ def test_rows_of_tensors_that_share_a_unit() -> None:
 
 
 def test_names() -> None:
-    """Any iterable; progress tells of nothing else, whatever shares a unit with it."""
+    """Names may be any iterable; progress reports only them, whatever shares a unit with them."""
     mapping = {"concatentation_axis_index": 0, "split_index": [1], "number_of_shifts": [0, 0]}
     header = ndu(["x", "y"], [3, 7], kind=NNR_PT_INT, **mapping)
     told: list[str] = []
@@ -136,7 +136,7 @@ def test_names() -> None:
 
 
 def test_names_of_raw_tensors() -> None:
-    """Both halves of a decomposed one."""
+    """Both halves of a decomposed tensor are returned."""
     rank = {"compressed_parameter_types": NNR_CPT_DC, "decomposition_rank": 1, "g_number_of_rows": 2}
     made = Bitstream().str_().mps().ndu(ndu("w", [2, 3], **rank), [[1], [2]])
     data = made.ndu(ndu("w", [2, 3], **rank), [[1, 2, 3]]).raw(ndu("v", [1], kind=2), [1.0]).data
@@ -145,7 +145,7 @@ def test_names_of_raw_tensors() -> None:
 
 
 def test_a_stream_that_does_not_block() -> None:
-    """That nothing has arrived yet is not its end."""
+    """Temporary lack of data is not the end of the stream."""
 
     class Socket(io.RawIOBase):
         def read(self, size: int | None = -1, /) -> bytes | None:  # type: ignore[override]
@@ -183,7 +183,7 @@ def test_children_of_a_fork_read_a_file_at_once(kind: str, tmp_path: Path) -> No
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_of_a_fork_does_not_move_the_position_of_a_file(tmp_path: Path) -> None:
     class Other(io.FileIO):
-        """A file whose reads mean something else than those of the system."""
+        """File whose reads differ from the reads of the operating system."""
 
     path = tmp_path / "m.nnr"
     path.write_bytes(nnr.encode({"w": np.ones((4, 4), np.int32)}))

@@ -1,4 +1,4 @@
-"""Several threads, or processes, decode what one does: the same tensors, errors and states, in the same order."""
+"""Decoding by several threads or processes gives the tensors, errors and states of one thread, in the same order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .support import contents
 
 
 class Sorted(ThreadPoolExecutor):
-    """Runs what it is given when a result is asked for: the latest first, and nothing twice. It has no threads."""
+    """Executor without threads that runs the newest task when a result is requested, each task once."""
 
     last = -1
 
@@ -62,7 +62,7 @@ class Sorted(ThreadPoolExecutor):
 
 
 class Pickling(Executor):
-    """Runs at once what it is given, but after pickling, as an executor of other processes does."""
+    """Executor that pickles each task and runs it when it is submitted, like an executor of other processes."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -75,7 +75,7 @@ class Pickling(Executor):
 
 
 def ways() -> Iterator[dict[str, Any]]:
-    """Arguments of decode."""
+    """Return arguments of decode."""
     yield {"jobs": 2}
     yield {"jobs": 4}
     with ThreadPoolExecutor(3) as pool:
@@ -86,14 +86,14 @@ def ways() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(params=[64, 1 << 18], ids=["many segments", "one segment"])
 def _segments(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tensors are handed over, and divided, as large ones are."""
+    """Submit and divide small tensors like large ones."""
     monkeypatch.setattr(unit_module, "SEGMENT", request.param)
     monkeypatch.setattr(pool_module, "SMALL", 0)
 
 
 # ------------------------------------------------------------------------------------------------ equality
 def outcome(call: Callable[[], dict[str, Array]]) -> tuple[Any, ...]:
-    """Everything that is to be equal."""
+    """Return everything that must be equal."""
     try:
         return [(name, a.dtype, a.shape, a.tobytes()) for name, a in call().items()], None
     except nnr.NnrError as error:
@@ -112,7 +112,7 @@ def decode(data: bytes, state: UpdateState, **options: Any) -> dict[str, Array]:
 @pytest.mark.usefixtures("_segments")
 @for_each(cases("valid", "acceptable", "invalid"), "slow")
 def test_vectors(case: Case) -> None:
-    """Also those that are refused, and what is left half-way."""
+    """This includes rejected vectors, and the state after an error."""
     data = case.streams[-1].path.read_bytes()
     state = UpdateState()
     one = outcome(lambda: decode(data, state))
@@ -141,7 +141,7 @@ def test_interop(stream: Stream) -> None:
 
 
 def model(tensors: int = 12, rows: int = 40, **elements: Any) -> Bitstream:
-    """A bitstream of tensors w0, w1, … of growing size."""
+    """Return a bitstream of tensors w0, w1, … of growing size."""
     rng = np.random.default_rng(7)
     stream = Bitstream().str_().mps()
     for k in range(tensors):
@@ -153,7 +153,7 @@ def model(tensors: int = 12, rows: int = 40, **elements: Any) -> Bitstream:
 @pytest.mark.medium
 @pytest.mark.usefixtures("_segments")
 def test_processes() -> None:
-    """Whole tensors travel; results and errors come back as they are, those of updates too."""
+    """Whole tensors are transferred; results and errors, also of updates, are the same."""
     data = model().data
     bad = bytearray(data)
     bad[-3] ^= 255
@@ -211,7 +211,7 @@ def test_the_state_is_changed_in_bitstream_order_by_the_caller() -> None:
 
 @pytest.mark.usefixtures("_segments")
 def test_the_first_error_of_the_bitstream_is_raised() -> None:
-    """w3 and w9 are damaged, and w9, which is larger, is decoded first; w7 lacks its parent, which is seen at once."""
+    """w3 and w9 are damaged, and the larger w9 is decoded first; w7 lacks its parent, which is detected immediately."""
     stream = Bitstream().str_().mps(parent=1)
     rng = np.random.default_rng(0)
     for k in range(12):
@@ -257,7 +257,7 @@ def test_an_interruption_leaves_nothing_running(error: type[BaseException]) -> N
 
 
 def large(rows: int, cut: bool = False) -> bytes:
-    """A tensor "w" of 1024 rows a mebi-parameter, of zeros and thus soon made; damaged at its end."""
+    """Return a tensor "w" of zeros with 1024 rows per 2**20 parameters, damaged at its end."""
     header = ndu("w", [rows, 1024], kind=NNR_PT_INT, scan_order=4)
     stream = Bitstream().str_().mps()
     payload = stream.payload(header, [np.zeros((rows, 1024), np.int32)])
@@ -265,7 +265,7 @@ def large(rows: int, cut: bool = False) -> bytes:
 
 
 def test_running_work_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tensor without entry points, in another thread: it is left between two steps of the kernel."""
+    """A tensor without entry points in another thread is cancelled between two steps of the kernel."""
     levels = np.zeros((1, 24 << 20), np.int32)
     data = model(1).ndu(ndu("z", levels.shape, kind=NNR_PT_INT), levels).data
     checks: list[int] = []
@@ -317,7 +317,7 @@ def test_work_behind_an_error_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_memory() -> None:
-    """The values, and of each thread a few segments; not the levels of the whole tensor."""
+    """Memory holds the values and a few segments of each thread, but not the levels of the whole tensor."""
     data, sizes = large(4096), []
     for jobs in (1, 2):
         tracemalloc.start()
@@ -328,8 +328,8 @@ def test_memory() -> None:
         assert size < 4 * 4096 * 1024 * 1.5
 
 
-def test_what_was_delivered_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the next tensor is decoded, since another may have been made of it."""
+def test_delivered_tensors_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory is released before the next tensor is decoded, which may use its units."""
     last: list[weakref.ref[Any]] = []
     run = GroupDecoder.run
 
@@ -356,13 +356,13 @@ def test_an_executor_that_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("jobs", [0, -1])
-def test_somebody_has_to_decode(jobs: int) -> None:
+def test_jobs_must_be_positive(jobs: int) -> None:
     with pytest.raises(ValueError, match="jobs must be at least 1, got"):
         nnr.decode(model().data, jobs=jobs)
 
 
 def test_an_error_at_the_end_of_a_large_tensor() -> None:
-    """With the segments that tensors really have."""
+    """The segments have their real size."""
     data = large(1024, cut=True)
     one = outcome(lambda: dict(nnr.decode(data).tensors))
     assert one[0] is nnr.PayloadError

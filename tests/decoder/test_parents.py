@@ -49,7 +49,7 @@ def start(base: str | None = None, *, parent: int = 1, pre: int = 0) -> Bitstrea
 
 
 def update(depth: int, levels: int | None = None, *, base: str | None = None, pre: int = 0, **elements: Any) -> bytes:
-    """A bitstream with an update of w, or (depth 0) its base; levels by number."""
+    """Return a bitstream with an update of w, or (depth 0) its base; levels depend on a number."""
     levels = depth if levels is None else levels
     co_loc, any_sig = elements.pop("co_loc", None), elements.pop("any_sig", None)
     if co_loc is not None:
@@ -63,26 +63,26 @@ def update(depth: int, levels: int | None = None, *, base: str | None = None, pr
 
 
 def external(depth: int, levels: int | None = None, **elements: Any) -> bytes:
-    """An update that starts anew."""
+    """Return an update with an external parent, which starts anew."""
     return update(depth, levels, parent_node_id_type=ICNN_NDU_EXT, **elements)
 
 
 def by_hash(parent: bytes, levels: int, *, pre: int = 0, name: str = "w", **elements: Any) -> bytes:
-    """An update without ids whose parent is the tensor of another bitstream."""
+    """Return an update without ids whose parent is the tensor of another bitstream."""
     ids = {"parent_node_id_present_flag": 1, "parent_node_id_type": 1}
     header = ndu(name, DIMS, **ids, parent_node_payload_sha256=digest_of(parent), **elements)
     return start(pre=pre).ndu(header, LEVELS[levels]).data
 
 
 def digest_of(data: bytes) -> int:
-    """SHA-256 of the payload of the last unit."""
+    """Return the SHA-256 of the payload of the last unit."""
     payload = list(nnr.units(data))[-1].payload
     assert isinstance(payload, memoryview)
     return int.from_bytes(hashlib.sha256(payload).digest(), "big")
 
 
 def decoded(*before: bytes, **options: Any) -> nnr.UpdateDecoder:
-    """A decoder that has decoded these."""
+    """Return a decoder that has decoded these bitstreams."""
     decoder = nnr.UpdateDecoder(**options)
     for data in before:
         decoder.decode(data)
@@ -90,7 +90,7 @@ def decoded(*before: bytes, **options: Any) -> nnr.UpdateDecoder:
 
 
 def missing(decoder: nnr.UpdateDecoder, data: bytes, match: str) -> None:
-    """It is refused, and the state is what it was."""
+    """Check that the bitstream is rejected and the state is unchanged."""
     state, content = decoder.state, contents(decoder.state)
     for jobs in (1, 2):
         with pytest.raises(nnr.MissingReferenceError, match=match):
@@ -115,7 +115,7 @@ def missing(decoder: nnr.UpdateDecoder, data: bytes, match: str) -> None:
         ([update(1)], update(2, parent_device_id=7), "put_node_depth 1 and device_id 7, but none is known"),
     ],
 )
-def test_what_is_repeated_or_lost(before: list[bytes], data: bytes, match: str) -> None:
+def test_repeated_and_lost_bitstreams(before: list[bytes], data: bytes, match: str) -> None:
     missing(decoded(*before), data, match)
 
 
@@ -125,7 +125,7 @@ def test_a_base_model_is_always_taken() -> None:
 
 
 def test_updates_that_all_have_depth_1() -> None:
-    """As NNCodec writes them where no temporal contexts are asked for: siblings, and their history goes on."""
+    """NNCodec writes such siblings if temporal contexts are disabled; their history continues."""
     any_sig = LEVELS[1] != 0
     decoder = decoded(update(1, 1))
     np.testing.assert_array_equal(decoder.decode(update(1, 2, any_sig=any_sig))["w"], LEVELS[2])
@@ -133,9 +133,9 @@ def test_updates_that_all_have_depth_1() -> None:
     np.testing.assert_array_equal(decoder.decode(update(1, 3, any_sig=any_sig, pre=1))["w"], LEVELS[3])
 
 
-# ------------------------------------------------------------------------------------------------ what goes on
+# ------------------------------------------------------------------------------------------------ continued state
 def test_an_external_parent_starts_anew() -> None:
-    """Of history and WeightUpdateCache nothing is left; what comes after goes on from there."""
+    """History and WeightUpdateCache are cleared; later updates continue from there."""
     decoder = decoded(update(1), update(2))
     zeros = np.zeros(DIMS, bool)
     np.testing.assert_array_equal(decoder.decode(external(3, any_sig=zeros, pre=1))["w"], LEVELS[3])
@@ -144,13 +144,13 @@ def test_an_external_parent_starts_anew() -> None:
 
 
 def test_temporal_contexts_of_an_external_parent_are_of_the_own_update_before() -> None:
-    """10.3.4.2.2 asks for ids and depth alone."""
+    """10.3.4.2.2 requires only ids and depth."""
     decoder = decoded(update(1))
     np.testing.assert_array_equal(decoder.decode(external(2, co_loc=LEVELS[1]))["w"], LEVELS[2])
     missing(decoder, external(4, co_loc=LEVELS[2]), "has temporal contexts of update 3 of device_id 0, parameter_id 0")
 
 
-def test_temporal_contexts_are_never_those_of_another_device() -> None:
+def test_temporal_contexts_never_refer_to_another_device() -> None:
     decoder = decoded(update(1))
     data = update(2, device=5, parent_device_id=0, co_loc=LEVELS[1])
     missing(decoder, data, "temporal contexts of update 1 of device_id 5, parameter_id 0, but none is known")
@@ -184,7 +184,7 @@ def test_contexts_and_residuals_of_a_parent_that_a_hash_names() -> None:
 
 
 def test_a_hash_is_that_of_the_same_parameter() -> None:
-    """Short payloads are often equal: the name counts, or parameter_id."""
+    """Short payloads are often equal, so the name, or parameter_id, is compared as well."""
     first = start(parent=0).ndu(ndu("w", DIMS), LEVELS[1]).ndu(ndu("v", DIMS), LEVELS[1]).data
     decoder = decoded(first)
     missing(decoder, by_hash(first, 2, name="x"), "'x' has a parent of another")
@@ -201,10 +201,10 @@ def test_a_hash_is_that_of_the_same_parameter() -> None:
 
 
 def test_a_hash_that_two_devices_share() -> None:
-    """Without ids nobody can tell which update is meant."""
+    """Without ids the parent is ambiguous."""
     first = update(1)
     decoder = decoded(first, update(1, device=3, parent_device_id=3))
-    missing(decoder, by_hash(first, 2), "which 2 devices have")
+    missing(decoder, by_hash(first, 2), "which is ambiguous: 2 devices have it")
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -219,7 +219,7 @@ def test_a_hash_with_ids_is_verified(depth: int) -> None:
 
 
 def test_a_hash_of_another_devices_update() -> None:
-    """The tree branches there: the parent's device goes on by itself."""
+    """The tree branches there; the parent's device continues independently."""
     first = update(1)
     second: dict[str, Any] = {"parent_node_id_type": 1, "parent_node_payload_sha256": digest_of(first)}
     decoder = decoded(first)
@@ -230,7 +230,7 @@ def test_a_hash_of_another_devices_update() -> None:
 
 
 def test_two_units_of_one_parameter() -> None:
-    """By ids and by a hash: refused, by however many threads."""
+    """One unit has ids and the other a hash: they are rejected, with any number of threads."""
     first = update(1)
     data = start().ndu(update_ndu("x", DIMS, 2), LEVELS[2])
     header = ndu("w", DIMS, parent_node_id_present_flag=1, parent_node_id_type=1)
@@ -246,7 +246,7 @@ def test_two_units_of_one_parameter() -> None:
 
 # ------------------------------------------------------------------------------------------------ lineages
 def line(count: int, device: int = 2) -> list[bytes]:
-    """Bitstreams of a sender, each of which names the one before; even ones hold nothing."""
+    """Return bitstreams of a sender, each of which names the previous one; even ones are empty."""
     made, token, depth = [], "", 0
     for number in range(1, count + 1):
         base = f"base#{device}.{number}.{token}"
@@ -260,7 +260,7 @@ def line(count: int, device: int = 2) -> list[bytes]:
 
 
 def updates(messages: list[bytes]) -> Iterator[list[str]]:
-    """Names, by UpdateDecoder."""
+    """Return the names decoded by UpdateDecoder."""
     decoder = nnr.UpdateDecoder()
     for data in messages:
         update = decoder.decode(data)
@@ -268,7 +268,7 @@ def updates(messages: list[bytes]) -> Iterator[list[str]]:
 
 
 def streamed(messages: list[bytes]) -> Iterator[list[str]]:
-    """The same by StreamDecoder, in chunks of a few bytes; a bitstream is over when the next one begins."""
+    """Return the names decoded by StreamDecoder, in chunks of a few bytes; the next bitstream ends the previous one."""
     decoder = nnr.StreamDecoder()
     for data in messages:
         yield [name for k in range(0, len(data), 5) for name, _ in decoder.feed(data[k : k + 5])]
@@ -276,7 +276,7 @@ def streamed(messages: list[bytes]) -> Iterator[list[str]]:
 
 
 def opened(messages: list[bytes]) -> Iterator[list[str]]:
-    """The same by files, with a state."""
+    """Return the names decoded from files, with a state."""
     state = nnr.UpdateState(keep_digests=True)
     for data in messages:
         with nnr.open(data) as file:
@@ -320,7 +320,7 @@ def test_other_texts_are_opaque() -> None:
 
 
 def test_a_lineage_ends_with_its_bitstream() -> None:
-    """What follows with allow_trailing does not count."""
+    """Bytes after it, with allow_trailing, do not count."""
     first, second = line(2)
     decoder = nnr.UpdateDecoder(limits=Limits(allow_trailing=True))
     decoder.decode(first + update(1))
@@ -337,11 +337,11 @@ def test_a_stream_does_not_hoard_what_precedes_its_parameter_set() -> None:
         decoder.feed(stream.data)
 
 
-# ------------------------------------------------------------------------------------------------ what is left out
+# ------------------------------------------------------------------------------------------------ omitted tensors
 def two(
     a: int | None, b: int | None, *, parent: int = 1, device: int = 0, pre: int = 0, kind: int = NNR_PT_FLOAT
 ) -> bytes:
-    """A bitstream with updates of a and b at these depths; ``kind`` is that of b."""
+    """Return a bitstream with updates of a and b at these depths; ``kind`` is the payload type of b."""
     stream = start(parent=parent, pre=pre)
     for parameter, (name, depth) in enumerate({"a": a, "b": b}.items()):
         if depth is not None:
@@ -360,17 +360,17 @@ def test_what_an_update_leaves_out_is_zeros() -> None:
     assert update.left_out == {"a", "b"} and not update["b"].any()
     assert decoder.decode(two(2, 1, kind=NNR_PT_INT)).left_out == frozenset()
     assert dict(decoder.decode(two(None, 2, kind=NNR_PT_INT), raw=True)).keys() == {"b"}
-    assert list(decoder.decode(two(1, None, device=1))) == ["a"]  # another sender has its own
+    assert list(decoder.decode(two(1, None, device=1))) == ["a"]  # another sender has a separate one
 
 
-def test_what_a_base_model_leaves_out_is_no_more() -> None:
+def test_a_base_model_removes_tensors_that_it_omits() -> None:
     decoder = decoded(two(0, 0, parent=0))
     assert list(decoder.decode(two(0, None, parent=0))) == ["a"]
     assert list(decoder.decode(two(1, None))) == ["a"]
 
 
 def test_residuals_leave_the_cache_of_others_alone() -> None:
-    """A tensor that is left out does not change: not by the update before either (9.2.4)."""
+    """An omitted tensor does not change, not even by the update before (9.2.4)."""
     decoder = decoded(two(1, 1, pre=1))
     assert not decoder.decode(two(2, None, pre=1))["b"].any()
     got = decoder.decode(two(3, 2, pre=1))
@@ -378,13 +378,13 @@ def test_residuals_leave_the_cache_of_others_alone() -> None:
     np.testing.assert_array_equal(got["b"], LEVELS[1] + LEVELS[2])
 
 
-def test_whole_tensors_are_told() -> None:
+def test_whole_tensors_are_reported() -> None:
     data = start().ndu(update_ndu("w", DIMS, 1), LEVELS[1]).ndu(update_ndu("v", DIMS, 0, parameter=1), LEVELS[2]).data
     assert nnr.UpdateDecoder().decode(data).whole == {"v"}
     assert nnr.UpdateDecoder().decode(update(0)).whole == {"w"}
 
 
-# ------------------------------------------------------------------------------------------------ what is expected
+# ------------------------------------------------------------------------------------------------ expected tensors
 MODEL = {
     "a": np.ones(DIMS, np.float16),
     "b": np.ones(DIMS, np.int64),
@@ -393,7 +393,7 @@ MODEL = {
 }
 
 
-def test_the_model_tells_what_is_left_out() -> None:
+def test_the_model_supplies_omitted_tensors() -> None:
     decoder = nnr.UpdateDecoder(like=MODEL)
     update = decoder.decode(two(1, 1, kind=NNR_PT_INT))
     assert [(name, a.dtype, a.shape) for name, a in update.items()] == [
@@ -428,7 +428,7 @@ def test_nothing_else_is_taken(name: str, dims: list[int], kind: int, match: str
 
 
 def test_integers_that_are_differences_of_patterns() -> None:
-    """Only where the metadata says so, and never floats for integers."""
+    """They are bit patterns only if the metadata says so, and never floats for integers."""
     bits = {"nnr_codec.update": "bits"}
     floats, integers = {"b": np.ones(DIMS, np.float32)}, {"a": np.ones(DIMS, np.int32)}
     data = nnr.encode(nnr.Model(integers, metadata=bits))
@@ -440,7 +440,7 @@ def test_integers_that_are_differences_of_patterns() -> None:
 
 # ------------------------------------------------------------------------------------------------ senders
 def fleet(devices: int, **options: Any) -> nnr.UpdateDecoder:
-    """A decoder of a first update of each of these devices."""
+    """Return a decoder with a first update of each of these devices."""
     return decoded(*(update(1, device=k, parent_device_id=k) for k in range(devices)), **options)
 
 
@@ -464,7 +464,7 @@ def test_a_device_whose_updates_are_continued_is_in_use() -> None:
 
 
 def test_a_device_that_alone_is_too_much() -> None:
-    """Nothing is forgotten for its sake."""
+    """No other device is removed for it."""
     each = fleet(1).state.nbytes
     decoder = fleet(3, limits=Limits(max_history_bytes=3 * each))
     content, stream = contents(decoder.state), start()
@@ -515,8 +515,8 @@ def test_decoders_share_what_they_begin_with() -> None:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("pplrwbu"), st.integers(0, 3), st.integers(0, 3)), max_size=40))
-def test_what_is_kept_is_counted(steps: list[tuple[str, int, int]]) -> None:
-    """Whatever is put, replaced and forgotten; forks before stay as they were."""
+def test_the_size_of_the_state_is_counted(steps: list[tuple[str, int, int]]) -> None:
+    """The size follows added, replaced and removed nodes; earlier forks are unchanged."""
     before, limits = nnr.UpdateState(), Limits(max_history_bytes=6_000)
     state = before.fork()
     for step, device, k in steps:
@@ -544,8 +544,8 @@ def test_what_is_kept_is_counted(steps: list[tuple[str, int, int]]) -> None:
             assert sender.nbytes == ENTRY_BYTES + entries + sum(node.nbytes for node in sender.nodes.values())
 
 
-def test_what_is_left_does_not_depend_on_who_decodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nor the order in which devices are forgotten."""
+def test_the_state_does_not_depend_on_the_decoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither does the order in which devices are removed."""
     monkeypatch.setattr(pool_module, "SMALL", 0)
     stream = start()
     for k in range(8):
@@ -568,7 +568,7 @@ def test_what_is_left_does_not_depend_on_who_decodes(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
 def test_copies_are_independent(copied: Callable[[Any], Any]) -> None:
-    """Of states and of decoders, which go on as if nothing had happened."""
+    """Copies of states and of decoders continue independently."""
     decoder = fleet(2, like={"w": LEVELS[0].astype(np.float32)})
     content = contents(decoder.state)
     state, twin = copied(decoder.state), copied(decoder)

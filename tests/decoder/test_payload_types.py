@@ -26,12 +26,12 @@ def fmt(name: str) -> Format:
 
 
 def one(header: Any, levels: Any, *, profile: int = 1, qp: int = 0, density: int = 2, parameter: int = 0) -> bytes:
-    """A bitstream of one coded unit."""
+    """Return a bitstream of one coded unit."""
     return Bitstream().str_(profile).mps(density, parameter).ndu(header, levels, qp=qp).data
 
 
 def oracle(data: bytes, syntax: QuantTensorSyntax) -> list[int]:
-    """QuantParam of the only coded unit, by the plain implementation of clause 10."""
+    """Return the QuantParam of the only coded unit from the plain implementation of clause 10."""
     (payload,) = (unit.payload for unit in nnr.units(data) if unit.header.nnr_unit_type == NNR_NDU)
     assert isinstance(payload, memoryview)
     coder = ArithmeticDecoder(bytes(payload))
@@ -54,14 +54,14 @@ def test_int_is_its_levels(profile: int, dims: list[int], unary: int) -> None:
 
 
 def test_int_without_unary_length_has_ten() -> None:
-    """cabac_unary_length_minus1 is 9 when it is not there (errata I6)."""
+    """cabac_unary_length_minus1 is inferred to be 9 (errata I6)."""
     data = one(ndu("w", [4, 5], kind=NNR_PT_INT, unary=None), LEVELS)
     np.testing.assert_array_equal(nnr.decode(data)["w"], LEVELS)
     assert oracle(data, QuantTensorSyntax((4, 5), cabac_unary_length_minus1=9)) == LEVELS.reshape(-1).tolist()
 
 
 def test_int_with_dependent_quantization_is_expanded() -> None:
-    """The text expands whatever the payload type (errata D10)."""
+    """The text expands levels of any payload type (errata D10)."""
     data = one(ndu("w", [4, 5], kind=NNR_PT_INT, dq_flag=1), LEVELS)
     np.testing.assert_array_equal(nnr.decode(data)["w"], resolved(LEVELS))
     assert oracle(data, QuantTensorSyntax((4, 5), dq_flag=1)) == resolved(LEVELS).reshape(-1).tolist()
@@ -84,7 +84,7 @@ def test_int_formats_of_profile_1(name: str) -> None:
 @pytest.mark.parametrize("name", ["INT2", "INT3", "INT4", "INT8", "INT16"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_level_beyond_its_bit_depth_is_refused(name: str, sign: int) -> None:
-    """7.3.2: only values that the bit depth can represent."""
+    """7.3.2 permits only values that the bit depth can represent."""
     bound = 1 << (BITS[name] - 1)
     data = one(ndu("w", [2], kind=NNR_PT_INT, data_format=fmt(name)), [0, bound if sign > 0 else -bound - 1])
     refused(data, nnr.PayloadError, f"{BITS[name]} bits of TENSOR_{name}", unit="unit 2 (NNR_NDU 'w')")
@@ -97,7 +97,7 @@ def test_a_level_beyond_its_bit_depth_is_refused(name: str, sign: int) -> None:
     ("density", "qp", "parameter"), [(2, -40, 0), (0, -7, 3), (7, 300, -600), (2, -1, -31), (3, 5, 1)]
 )
 def test_float_is_levels_times_step(profile: int, dq: int, density: int, qp: int, parameter: int) -> None:
-    """7.3.6 with qp_value + QuantizationParameter; negative qp too, where & and % take the low bits upwards."""
+    """7.3.6 with qp_value + QuantizationParameter, also with negative qp, where & and % take the low bits upwards."""
     data = one(ndu("w", [4, 5], dq_flag=dq), LEVELS, profile=profile, qp=qp, density=density, parameter=parameter)
     got = nnr.decode(data)["w"]
     integers = resolved(LEVELS) if dq else LEVELS
@@ -113,7 +113,7 @@ def test_float_formats_of_profile_1(name: str) -> None:
 
 
 def test_products_are_rounded_to_nearest() -> None:
-    """Where level * mul has more than 24 bits (errata N6)."""
+    """The product level * mul has more than 24 bits (errata N6)."""
     levels = np.array([2**24 + 1, 2**31 - 1, -(2**25) - 3, 3], np.int32)
     got = nnr.decode(one(ndu("w", [4]), levels, qp=3))["w"]
     np.testing.assert_array_equal(got, levels.astype("f4") * np.float32(1.75))
@@ -147,7 +147,7 @@ def test_raw_float_formats_of_profile_1(name: str) -> None:
 
 @pytest.mark.parametrize("values", [[1e5], [65520.0], [-3e38, 1.0]])
 def test_raw_float_beyond_float16_is_refused(values: list[float]) -> None:
-    """A value that the declared format cannot hold; above all, numpy's own warning shall not get out."""
+    """The declared format cannot represent the value; numpy's warning must not be visible."""
     header = ndu("w", [len(values)], kind=NNR_PT_RAW_FLOAT, data_format=fmt("FLOAT16"))
     data = Bitstream().str_().mps().raw(header, values).data
     with pytest.raises(nnr.BitstreamError, match=r"FLOAT16|float16"):
@@ -166,7 +166,7 @@ def test_raw_float_of_another_length_is_refused(surplus: int) -> None:
 @pytest.mark.parametrize("value", [*range(13), 127])
 @pytest.mark.parametrize("profile", [0, 1])
 def test_formats_by_profile_and_payload_type(kind: int, value: int, profile: int) -> None:
-    """Table 15: 0 and 1 in profile 0, 0 to 9 in profile 1; TENSOR_INT for NNR_PT_INT only (6.4.3.7)."""
+    """Table 15 permits 0 and 1 in profile 0, 0 to 9 in profile 1; TENSOR_INT for NNR_PT_INT only (6.4.3.7)."""
     stream = Bitstream().str_(profile).mps()
     header = ndu("w", [2], kind=kind, data_format=value)
     data = (stream.raw(header, [1, 0]) if kind == NNR_PT_RAW_FLOAT else stream.ndu(header, [1, 0])).data
@@ -189,7 +189,7 @@ def test_reserved_payload_types_are_refused(kind: int) -> None:
 @pytest.mark.parametrize("dims", [[], [0], [3, 0], [0, 3]])
 def test_nothing_to_code_is_refused(kind: int, dims: list[int]) -> None:
     data = Bitstream().str_().mps().ndu(ndu("w", dims, kind=kind), payload=b"\xfe\x80").data
-    refused(data, nnr.ElementError, "are those of an empty tensor", unit="unit 2 (NNR_NDU 'w')")
+    refused(data, nnr.ElementError, "describe an empty tensor", unit="unit 2 (NNR_NDU 'w')")
 
 
 # ------------------------------------------------------------------------------------------------ steps
@@ -211,7 +211,7 @@ def test_nothing_to_code_is_refused(kind: int, dims: list[int]) -> None:
     ],
 )
 def test_a_step_is_finite_and_normal(name: str, parameter: int, good: bool) -> None:
-    """In the output's type (errata N6), even when no level needs it."""
+    """The rule applies in the output's type (errata N6), even if no level needs the step size."""
     data = one(ndu("w", [2], data_format=fmt(name)), [1, 0], parameter=parameter)
     if good:
         assert nnr.decode(data)["w"].tolist() == [step_size(parameter), 0]
@@ -221,7 +221,7 @@ def test_a_step_is_finite_and_normal(name: str, parameter: int, good: bool) -> N
 
 @pytest.mark.parametrize(("density", "parameter"), [(0, 4095), (0, -4096), (1, 4095), (1, -4096), (7, -4096)])
 def test_extreme_steps_of_every_density(density: int, parameter: int) -> None:
-    """2**4095 is beyond float64: still an error and no exception of Python's own."""
+    """2**4095 exceeds float64; the error is an NnrError, not a Python exception."""
     data = one(ndu("w", [1], data_format=fmt("FLOAT64")), [1], density=density, parameter=parameter)
     try:
         assert nnr.decode(data)["w"][0] == step_size(parameter, density)
@@ -243,7 +243,7 @@ def test_level_times_step_stays_finite(name: str, parameter: int, largest: int) 
 
 
 def test_float_needs_a_qp_density() -> None:
-    """Without NNR_QSU and NNR_QCB there is none (errata F4); integers and raw values need none."""
+    """Without NNR_QSU and NNR_QCB there is none (errata F4); integers and raw values do not need it."""
     stream = Bitstream().str_().mps(methods=0).ndu(ndu("i", [1], kind=NNR_PT_INT), [5])
     stream.raw(ndu("r", [1], kind=NNR_PT_RAW_FLOAT), [5])
     assert nnr.decode(stream.data)["i"].tolist() == nnr.decode(stream.data)["r"].tolist() == [5]
@@ -252,7 +252,7 @@ def test_float_needs_a_qp_density() -> None:
 
 
 def test_the_shortest_payload() -> None:
-    """qp_value -38 and a terminating bit are DA 24 80 (errata B8); here with all levels in no codebook at all."""
+    """qp_value -38 and a terminating bit are DA 24 80 (errata B8); all levels are outside any codebook."""
     data = Bitstream().str_().mps().ndu(ndu("w", [1]), payload=b"\xda\x24\x80").data
     error = refused(data, nnr.PayloadError, None, unit="unit 2 (NNR_NDU 'w')")
     header = next(unit for unit in nnr.units(data) if unit.type_name == "NNR_NDU").payload_offset
@@ -278,7 +278,7 @@ def test_bytes_after_the_end_of_a_payload_are_refused(tail: bytes) -> None:
 @pytest.mark.parametrize("kind", [NNR_PT_INT, NNR_PT_FLOAT, NNR_PT_RAW_FLOAT])
 @pytest.mark.parametrize("shift", [0, 1, 2])
 def test_the_first_dimension_moves(kind: int, shift: int) -> None:
-    """DimensionShift(), 4.12: element [a, b, c] goes to the index with a moved to position ``shift``."""
+    """DimensionShift(), 4.12, moves element [a, b, c] to the index with a at position ``shift``."""
     values = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
     header = ndu("w", [2, 3, 4], kind=kind, first_tensor_dimension_shift=shift)
     stream = Bitstream().str_().mps()

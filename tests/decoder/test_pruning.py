@@ -37,7 +37,7 @@ AB: Tensors = [("a", (2, 3), 0), ("bias", (2,), 0), ("b", (2, 2), 0)]
 
 
 def masks(prune: str = "", sparse: str = "", *, row_major: int = 1) -> NnrPruningTopologyContainer:
-    """A container with masks of these bits; blanks do not count."""
+    """Return a container with masks of these bits; blanks are ignored."""
     t = NnrPruningTopologyContainer(nnr_rep_type=0, order_flag=row_major)
     if prune:
         t.prune_flag, t.prune_mask = 1, BitMask(bit_mask_value=bitarray(prune.replace(" ", "")))
@@ -47,7 +47,7 @@ def masks(prune: str = "", sparse: str = "", *, row_major: int = 1) -> NnrPrunin
 
 
 def dictionary(**dims: Sequence[int]) -> NnrPruningTopologyContainer:
-    """A container with new dimensions by name."""
+    """Return a container with new dimensions by name."""
     return NnrPruningTopologyContainer(
         nnr_rep_type=1,
         prune_flag=1,
@@ -59,7 +59,7 @@ def dictionary(**dims: Sequence[int]) -> NnrPruningTopologyContainer:
 
 
 def planned(*containers: NnrPruningTopologyContainer, tensors: Tensors = AB) -> Pruning:
-    """The pruning information of these containers, with nothing to warn of."""
+    """Return the pruning information of these containers, which causes no warning."""
     pruning = Pruning()
     for container in containers:
         pruning.add(container, Session())
@@ -69,7 +69,7 @@ def planned(*containers: NnrPruningTopologyContainer, tensors: Tensors = AB) -> 
 
 
 def ones(pruning: Pruning, name: str, shape: Sequence[int]) -> list[Any]:
-    """What becomes of a tensor of ones."""
+    """Return the pruned tensor of a tensor of ones."""
     values: list[Any] = pruning.apply(name, np.ones(shape, np.float32)).astype(int).tolist()
     return values
 
@@ -114,7 +114,7 @@ def test_where_parameters_are_as_many_as_channels_both_mean_the_same() -> None:
 
 @pytest.mark.parametrize("shift", [0, 1, 2])
 @pytest.mark.parametrize("row_major", [0, 1])
-def test_masks_are_those_of_the_coded_dimensions(shift: int, row_major: int) -> None:
+def test_masks_have_the_coded_dimensions(shift: int, row_major: int) -> None:
     coded = (4, 2, 3)
     decoded = np.moveaxis(np.ones(coded), 0, shift)
     rng = np.random.default_rng(shift)
@@ -136,7 +136,7 @@ def test_each_of_several_masks_counts() -> None:
 
 
 def test_masks_that_repeat_are_kept_once() -> None:
-    """Or a few bytes a container could make a decoder go over a large tensor again and again."""
+    """Otherwise containers of a few bytes could make a decoder process a large tensor repeatedly."""
     pruning = Pruning()
     for k in range(1000):
         pruning.add(masks("01" if k % 2 else "10"), Session())
@@ -185,7 +185,7 @@ def test_a_mask_of_another_length_is_reported_and_not_applied(bits: str) -> None
     pruning.add(masks(bits.replace("1", "0"), "0" * 10), Session())
     pruning.plan(AB)
     assert f"a prune_mask of {len(bits)} bits, because" in pruning.ignored
-    assert ones(pruning, "a", (2, 3)) == [[0, 0, 0], [0, 0, 0]]  # by the mask that fits
+    assert ones(pruning, "a", (2, 3)) == [[0, 0, 0], [0, 0, 0]]  # by the matching mask
 
 
 def test_many_masks_of_other_lengths_are_one_warning() -> None:
@@ -208,7 +208,7 @@ shapes = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=4), min_size=
 
 @given(shapes, st.data())
 def test_any_masks(shapes: list[list[int]], data: st.DataObject) -> None:
-    """Against the definition, parameter by parameter."""
+    """The result is compared with the definition, parameter by parameter."""
     tensors = [(f"t{k}", tuple(shape), data.draw(st.integers(0, len(shape) - 1))) for k, shape in enumerate(shapes)]
     matrices = [(name, shape, shift) for name, shape, shift in tensors if len(shape) > 1]
     rows = sum(shape[shift] for _, shape, shift in matrices)
@@ -233,7 +233,7 @@ def test_any_masks(shapes: list[list[int]], data: st.DataObject) -> None:
 
 
 def counted(shape: Sequence[int], row_major: int) -> Iterator[tuple[int, ...]]:
-    """All indices, the last one (or the first) moving fastest."""
+    """Return all indices; the last (or first) one changes fastest."""
     if row_major:
         yield from np.ndindex(*shape)
     else:
@@ -266,7 +266,7 @@ def test_units_have_the_dimensions_of_the_dictionary(dims: list[int]) -> None:
         pruning.plan(AB)
 
 
-def test_they_are_those_before_the_shift() -> None:
+def test_dimensions_precede_the_shift() -> None:
     assert planned(dictionary(w=[4, 2, 3]), tensors=[("w", (2, 3, 4), 2)]).dimensions == {"w": [4, 2, 3]}
 
 
@@ -309,7 +309,7 @@ def test_what_shall_not_be_is_refused(container: NnrPruningTopologyContainer, ma
 
 
 def test_dictionaries_are_not_copied_for_each_unit() -> None:
-    """Or a million small units would take hours; writing copies once and leaves the caller's session alone."""
+    """Otherwise a million small units would take hours; writing copies once and keeps the caller's session."""
     header = NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_PRUN))
     session = Session()
     known = session.pruned_dimensions
@@ -323,7 +323,7 @@ def test_dictionaries_are_not_copied_for_each_unit() -> None:
 
 # ------------------------------------------------------------------------------------------------ warnings
 def unfitting(payload: bytes | None = None) -> bytes:
-    """A bitstream of two matrices, the second with any payload, and a mask of another number of bits."""
+    """Return a bitstream of two matrices, the second with any payload, and a mask with a wrong number of bits."""
     detail = NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_PRUN)
     pruning = NnrTopologyUnitPayload(pruning=masks("1" * 9))
     stream = Bitstream().str_().mps().unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=detail), pruning)
@@ -333,25 +333,25 @@ def unfitting(payload: bytes | None = None) -> bytes:
 
 
 def streamed(data: bytes) -> dict[str, Any]:
-    """The tensors of a StreamDecoder."""
+    """Return the tensors of a StreamDecoder."""
     decoder = nnr.StreamDecoder()
     return dict([*decoder.feed(data[:40]), *decoder.feed(data[40:]), *decoder.finish()])
 
 
 def each(data: bytes) -> dict[str, Any]:
-    """The tensors of an open file, one after another."""
+    """Return the tensors of an open file, one after another."""
     file = nnr.open(data)
     return {name: file[name] for name in file}
 
 
 def each_in_rows(data: bytes) -> dict[str, Any]:
-    """The same, by rows."""
+    """Return the tensors of an open file by rows."""
     file = nnr.open(data)
     return {name: np.concatenate([file.rows(name, 0, 1), file.rows(name, 1, 2)]) for name in file}
 
 
 def written(data: bytes) -> dict[str, Any]:
-    """The tensors of the file that decode_file writes into the current folder."""
+    """Return the tensors of the file that decode_file writes into the current folder."""
     nnr.decode_file(data, "model.npz", overwrite=True)
     return dict(nnr.load("model.npz").tensors)
 

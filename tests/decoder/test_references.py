@@ -1,4 +1,4 @@
-"""What a unit takes from elsewhere: reference lists, dimensions, several tensors in one unit (6.4.3.7, 7.3.1)."""
+"""References of a unit: reference lists, dimensions, several tensors in one unit (6.4.3.7, 7.3.1)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_two_indices_of_one_name_are_refused() -> None:
 @pytest.mark.parametrize("kind", [NNR_PT_INT, NNR_PT_RAW_FLOAT])
 @pytest.mark.parametrize("dims", [[6], [2, 3], [1, 2, 3]])
 def test_dimensions_from_outside(kind: int, dims: list[int]) -> None:
-    """count_tensor_dimensions decides what else is in the header."""
+    """count_tensor_dimensions determines the other elements of the header."""
     known = {"w": dims, "other": [7]}
     stream = Bitstream(known).str_().mps()
     header = ndu("w", None, kind=kind)
@@ -124,7 +124,7 @@ def split(values: Any, splits: list[int], axis: int, shifts: list[list[tuple[int
 
 
 def swapped_left(tensor: Any, index: int, value: int) -> Any:
-    """``value`` times AxisSwap(axis, axis - 1), starting at ``index`` (errata N2)."""
+    """Return ``value`` after AxisSwap(axis, axis - 1) for each axis from ``index`` on (errata N2)."""
     for axis in range(index, index - value, -1):
         tensor = np.swapaxes(tensor, axis, axis - 1)
     return tensor
@@ -169,7 +169,7 @@ def test_split_and_shift(shifts: list[list[tuple[int, int]]]) -> None:
 
 @pytest.mark.parametrize("shifts", SHIFTS)
 def test_shapes_after_a_shift_are_known_before_decoding(shifts: list[list[tuple[int, int]]]) -> None:
-    """TensorInfo.shape is the one after decoding."""
+    """TensorInfo.shape is the shape after decoding."""
     data = split(np.arange(4 * 5 * 6).reshape(4, 5, 6), [2], 1, shifts)
     with nnr.open(data) as file:
         assert {name: file.info[name].shape for name in file} == {name: file[name].shape for name in file}
@@ -220,7 +220,7 @@ def test_a_shift_that_does_not_fit_is_refused(shift: tuple[int, int]) -> None:
 
 
 def test_several_tensors_without_a_mapping_are_refused() -> None:
-    """input_parameters_present_flag 0: no split indices, so one piece for two names."""
+    """With input_parameters_present_flag 0 there are no split indices, so two names share one piece."""
     known = {"a": [2, 3]}
     header = ndu(["a", "b"], None, kind=NNR_PT_INT, unary=None, input_parameters_present_flag=0)
     del header.tensor_dimensions_flag

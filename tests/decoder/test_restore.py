@@ -1,4 +1,4 @@
-"""Side information: from tensors of units to tensors of the model (docs/reference/side-information.md)."""
+"""Side information: conversion of unit tensors to model tensors (docs/reference/side-information.md)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import nnr_codec as nnr
 from nnr_codec import dtypes
+from nnr_codec.bitstream.performance import PerformanceMaps, SparsificationMap, SparsificationRow, maps_for
 from nnr_codec.constants import (
     NNR_CPT_LS,
     NNR_PT_BLOCK,
@@ -30,6 +31,7 @@ from nnr_codec.constants import (
     DecompressedDataFormat,
     PayloadType,
 )
+from nnr_codec.decoder import index
 from nnr_codec.decoder.index import NnrFile
 from nnr_codec.decoder.restore import BITS, UPDATE, Restoration, Restorer
 from nnr_codec.dtypes import STORED_TYPES, StoredType
@@ -57,7 +59,7 @@ Tensors = Mapping[str, tuple[TensorRecord, Array] | Array]
 def start(
     record: SideInfo | str | bytes | None, *, profile: int = 1, deflated: bool = True, **options: Any
 ) -> Bitstream:
-    """NNR_STR, NNR_MPS and a record, which may be JSON that was written by hand."""
+    """Return NNR_STR, NNR_MPS and a record, which may be hand-written JSON."""
     stream = Bitstream().str_(profile).mps(**options)
     if record is None:
         return stream
@@ -66,23 +68,23 @@ def start(
 
 
 def tensor(**members: Any) -> str:
-    """A record in JSON of one tensor ``w``."""
+    """Return a record in JSON of one tensor ``w``."""
     return json.dumps({"nnr_codec": 1, "tensors": {"w": members}}, sort_keys=True, separators=(",", ":"))
 
 
 def levels(stream: Bitstream, name: str, values: Any, **elements: Any) -> Bitstream:
-    """A unit of NNR_PT_INT."""
+    """Return a unit of NNR_PT_INT."""
     array = np.asarray(values, np.int32)
     return stream.ndu(ndu(name, array.shape or (1,), kind=NNR_PT_INT, **elements), array)
 
 
 def words(stream: Bitstream, name: str, content: bytes) -> Bitstream:
-    """A unit of NNR_PT_RAW_FLOAT with these bytes."""
+    """Return a unit of NNR_PT_RAW_FLOAT with these bytes."""
     return stream.ndu(ndu(name, [len(content) // 4], kind=NNR_PT_RAW_FLOAT), payload=content)
 
 
 def made(tensors: Tensors, *, format: str = "", metadata: Mapping[str, str] | None = None, **options: Any) -> bytes:
-    """A bitstream of tensors, each with its record (and what units it has follows), or of int32 without one."""
+    """Return a bitstream of tensors, each with its record and units, or of int32 without a record."""
     records = {name: item[0] for name, item in tensors.items() if isinstance(item, tuple)}
     stream = start(SideInfo(records, format, metadata or {}), **options)
     for name, item in tensors.items():
@@ -123,7 +125,7 @@ def opened(data: bytes) -> Array:
 
 
 def ways(data: bytes, **options: Any) -> Iterator[dict[str, Array]]:
-    """All ways to decode a bitstream."""
+    """Return all ways to decode a bitstream."""
     yield dict(nnr.decode(data, **options).tensors)
     yield dict(nnr.decode(data, jobs=3, **options).tensors)
     with ThreadPoolExecutor(2) as executor:
@@ -183,7 +185,7 @@ def test_raw_by_hand() -> None:
 
 
 def test_a_float_type_from_float32() -> None:
-    """One rounding; bits of a NaN that the type has no room for are gone."""
+    """There is one rounding; bits of a NaN that do not fit the type are lost."""
     values = np.array([1.0, 1 / 3, -0.0, np.inf, 3e38], "<f4")
     data = words(start(tensor(type="bfloat16")), "w", values.tobytes()).data
     check(data, {"w": values.astype(ml_dtypes.bfloat16)})
@@ -196,7 +198,7 @@ HOSTILE = np.random.default_rng(5).integers(0, 256, 8 * 60, np.uint8)
 
 
 def floats(stored: StoredType) -> Array:
-    """Any bit patterns, NaN of any payload among them."""
+    """Draw bit patterns, including NaN with any payload."""
     array: Array = HOSTILE[: 60 * stored.itemsize].view(stored.dtype).reshape(4, 15)
     return array
 
@@ -204,7 +206,7 @@ def floats(stored: StoredType) -> Array:
 @pytest.mark.parametrize("stored", FLOATS, ids=lambda stored: stored.name)
 @pytest.mark.parametrize("first", ["own", "bits"])
 def test_floats(stored: StoredType, first: str) -> None:
-    """The two units may come in either order."""
+    """The two units may have either order."""
     array = floats(stored)
     record = TensorRecord(stored.name, code=FloatCode("w#bits", 3, min(1, stored.mantissa)))
     unit, bits = split(record, array)
@@ -233,7 +235,7 @@ def test_raw_and_palettes_of_all_types(stored: StoredType) -> None:
 
 
 def test_scalars_and_shapes() -> None:
-    """A shape of the record's own, in which rows are those of the tensor."""
+    """The record has another shape, and rows are the rows of the tensor."""
     table = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     flat = start(SideInfo({"w": TensorRecord("float32", (2, 3, 4)), "b": TensorRecord("float32", ())}))
     words(words(flat, "w", table.tobytes()), "b", np.array([2.5], "<f4").tobytes())
@@ -262,7 +264,7 @@ def test_rows_of_casts_are_decoded_alone(shift: int, monkeypatch: pytest.MonkeyP
 
 # ------------------------------------------------------------------------------------------------ several tensors
 def many() -> tuple[bytes, dict[str, Any]]:
-    """A bitstream with tensors of all kinds, and these in order."""
+    """Return a bitstream with tensors of all kinds, and these in order."""
     one, empty, ties = np.arange(6, dtype=np.uint8).reshape(2, 3), np.empty((0, 3), np.int64), np.array([1.5, 2], "f4")
     tensors: Tensors = {
         "first": (TensorRecord("int64", (0, 3), index=0), empty),
@@ -321,7 +323,7 @@ def test_infos() -> None:
 
 
 def test_the_order_is_that_of_first_units_and_places() -> None:
-    """As docs/reference/side-information.md says; a stream gives a tensor when it can, at the latest."""
+    """The order is defined in docs/reference/side-information.md; a stream returns each tensor as early as possible."""
     records = {name: TensorRecord("int8", (0,), index=k) for name, k in (("e0", 0), ("e3", 3), ("e2", 2), ("e9", 9))}
     records["f"] = TensorRecord("float32", code=FloatCode("f#bits", 127))
     records["before"] = TensorRecord(same_as="z", index=1)
@@ -334,7 +336,7 @@ def test_the_order_is_that_of_first_units_and_places() -> None:
 
 @given(st.permutations(range(4)), st.integers(0, 15))
 def test_any_order_of_units(order: list[int], gone: int) -> None:
-    """All ways return the same tensors in the order of docs/reference/side-information.md, whatever is missing."""
+    """All ways return the tensors in the order of docs/reference/side-information.md, whatever is missing."""
     data, want = many()
     units = list(nnr.units(data))
     first, rest = units[:3], [units[3 + k] for k in order if not gone >> k & 1]
@@ -367,11 +369,28 @@ def test_a_model_of_empty_tensors() -> None:
 
 
 def test_performance_of_tensors_without_units() -> None:
-    """No layer has any of its own here."""
+    """No layer has a performance map here."""
     with nnr.open(many()[0]) as file:
         assert len({repr(file.performance_of(name)) for name in file}) == 1
         with pytest.raises(KeyError):
             file.performance_of("f#bits")
+
+
+def test_maps_of_layers_are_read_once_for_all_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (PerformanceMaps(SparsificationMap((SparsificationRow(k, 0.5, 0.5),))) for k in (0.5, 0.25))
+    b = Bitstream().str_().mps()
+    b.ndu(ndu("a", [1]), [1])
+    for maps, names in ((one, "bc"), (two, "de"), (one, "fg")):
+        b.lps(**maps.elements("lps"))
+        for name in names:
+            b.ndu(ndu(name, [1]), [1])
+    read: list[PerformanceMaps] = []
+    monkeypatch.setattr(index, "maps_for", lambda *a, **options: read.append(maps_for(*a, **options)) or read[-1])
+    with nnr.open(b.data) as file:
+        layers = file.performance_of_layers()
+        assert len(read) == 4
+        assert layers == {PerformanceMaps(): ["a"], one: ["b", "c", "f", "g"], two: ["d", "e"]}
+        assert all(file.performance_of(name) == maps for maps, names in layers.items() for name in names)
 
 
 def test_progress_tells_of_tensors_of_the_model() -> None:
@@ -411,7 +430,7 @@ def test_only_units_that_are_needed_are_decoded() -> None:
         file.decode()
 
 
-def test_raw_tensors_are_those_of_the_units() -> None:
+def test_raw_tensors_equal_the_units() -> None:
     data, want = many()
     model = nnr.decode(data, raw=True)
     assert list(model) == ["a", "plain", "f", "f#bits"]
@@ -454,7 +473,7 @@ def test_tensors_that_share_a_unit() -> None:
 
 
 def test_profile_0_and_the_first_edition() -> None:
-    """Both readings are of units; what they hold is made only when it is clear which one holds."""
+    """Both readings apply to units; model tensors are created only when the reading is known."""
     tensors: Tensors = {
         f"w{k}": (TensorRecord("uint8", code=IntegerCode(100)), np.arange(k, k + 40, dtype=np.uint8).reshape(5, 8))
         for k in range(3)
@@ -463,7 +482,7 @@ def test_profile_0_and_the_first_edition() -> None:
 
 
 def test_pruning_is_done_to_units() -> None:
-    """A mask makes levels zero, which then stand for what the code says; a stream gives nothing before the end."""
+    """A mask sets levels to zero, which the code then interprets; a stream returns nothing before the end."""
     record = tensor(code={"kind": "integer", "base": 100}, type="uint8")
     header = NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_PRUN))
     stream = start(record).unit(header, NnrTopologyUnitPayload(pruning=masks(sparse="1001")))
@@ -473,7 +492,7 @@ def test_pruning_is_done_to_units() -> None:
 
 
 def test_pruned_tensors_and_their_ties() -> None:
-    """Both have the dimensions of a dictionary, and so others than the topology says."""
+    """Both have the dimensions of a dictionary, which differ from the topology."""
     record = SideInfo({"t": TensorRecord(same_as="w", index=9)})
     header = NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_PRUN))
     stream = start(record).unit(header, NnrTopologyUnitPayload(pruning=dictionary(w=[1, 2])))
@@ -482,7 +501,7 @@ def test_pruned_tensors_and_their_ties() -> None:
 
 
 def test_updates() -> None:
-    """Levels are added up (9.2.4), and then stand for values."""
+    """Levels are added (9.2.4), and then interpreted as values."""
     record = tensor(code={"kind": "integer", "base": 10}, type="uint8")
     decoder = nnr.UpdateDecoder()
     stream = nnr.StreamDecoder()
@@ -534,7 +553,7 @@ def _grid(stored: StoredType) -> GridCode:
 
 
 def test_floats_without_a_record_as_another() -> None:
-    """Those of units in float16 and float64 as well; infinities stay, and finite values that do not fit are refused."""
+    """This includes units in float16 and float64; infinities stay, and finite values out of range are rejected."""
     stream = start(None)
     for name, kind in (("h", DecompressedDataFormat.TENSOR_FLOAT16), ("d", DecompressedDataFormat.TENSOR_FLOAT64)):
         stream.ndu(ndu(name, [2], kind=NNR_PT_FLOAT, data_format=kind), [3, -4])
@@ -576,7 +595,7 @@ def _no_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_without_ml_dtypes(request: pytest.FixtureRequest) -> None:
-    """Facts can be told, and tensors had as float32, without the type itself."""
+    """Information is available, and tensors as float32, without the type itself."""
     values = np.array([0.5, -1.5, 0, 7], np.float32)
     narrow = values.astype(ml_dtypes.bfloat16)
     tensors: Tensors = {
@@ -604,7 +623,7 @@ def test_without_ml_dtypes(request: pytest.FixtureRequest) -> None:
             same(got[name], values)
 
 
-# ------------------------------------------------------------------------------------------------ what is missing
+# ------------------------------------------------------------------------------------------------ missing tensors
 def test_units_that_are_missing() -> None:
     data, want = many()
     units = list(nnr.units(data))
@@ -643,7 +662,7 @@ def test_a_tie_to_nothing() -> None:
     ids=["itself", "tie"],
 )
 def test_what_goes_into_a_weight_is_no_tensor(record: SideInfo, lost: str) -> None:
-    """A scaling vector has an id, and is not in the model."""
+    """A scaling vector has an id, but is not in the model."""
     header = ndu(["weight", "ls"], [2, 2], kind=NNR_PT_BLOCK, compressed_parameter_types=NNR_CPT_LS)
     data = start(record).ndu(header, [1, 2], [[1, 0], [0, 1]], qp=[0, 0]).data
     for call in (nnr.decode, streamed):
@@ -668,7 +687,7 @@ FOREIGN = (b"anything", b"{}", b'{"nnr_codex":1}', b"", b"\0")
 @pytest.mark.parametrize("data", FOREIGN)
 @pytest.mark.parametrize("deflated", [False, True])
 def test_units_of_others_are_passed_over(data: bytes, deflated: bool) -> None:
-    """Any number of them, anywhere; also when they are larger than a record may be."""
+    """Any number of them is ignored anywhere, even if they exceed the size of a record."""
     stream = start(data, deflated=deflated)
     levels(stream, "w", [1]).topology(zlib.compress(bytes(10_000_000)), storage=128, compression=1)
     file = nnr.open(stream.data, limits=Limits(max_side_info_bytes=5))
@@ -716,7 +735,7 @@ def test_another_version_can_be_listed() -> None:
     data = levels(start('{"nnr_codec":5,"tensors":[]}'), "w", [1, 2]).data
     with nnr.open(data) as file:
         assert file.info["w"].shape == (2,)
-        assert file.ignored == ["unit 2 (side information of version 5; only versions up to 4 are supported)"]
+        assert file.ignored == ["unit 2 (side information has version 5; only versions up to 4 are supported)"]
         calls: list[Callable[[], object]] = [lambda: file["w"], file.decode, lambda: file.rows("w", 0, 1)]
         calls += [lambda: list(file), lambda: len(file), lambda: "w" in file, lambda: file.get("absent")]
         calls += [lambda: file.decode(names=["absent"]), lambda: file.rows("absent", 0, 1)]
@@ -734,7 +753,7 @@ def test_another_version_can_be_listed() -> None:
 
 
 def test_a_model_of_another_version_is_not_empty() -> None:
-    """A record of nothing but tensors without units makes a model of bitstreams that have no tensors."""
+    """Without tensor units, a record of an unsupported version may still describe tensors."""
     file = nnr.open(start('{"nnr_codec":5,"tensors":{"w":{}}}').data)
     for call in (lambda: list(file), lambda: len(file), lambda: dict(file), file.decode):
         with pytest.raises(nnr.UnsupportedError, match="version 5"):
@@ -747,12 +766,12 @@ FLOAT = tensor(code={"kind": "float", "pivot": 127}, type="float32")
 
 
 def test_units_that_the_record_does_not_want() -> None:
-    """Found in headers, before anything is decoded."""
+    """They are detected in headers, before anything is decoded."""
     raw = ndu("w", [2], kind=NNR_PT_RAW_FLOAT)
     for record, stream, why in (
-        (tensor(type="uint8"), lambda s: words(s, "w", bytes(8)), "2 float32; side information requires 2 what uint8"),
-        (tensor(type="bfloat16"), lambda s: levels(s, "w", [1]), "1 int32; side information requires 1 what bfloat16"),
-        (tensor(type="uint8", shape=[3]), lambda s: levels(s, "w", [1, 2]), "2 int32; .* 3 what uint8"),
+        (tensor(type="uint8"), lambda s: words(s, "w", bytes(8)), "2 float32; .* requires 2 of integer type"),
+        (tensor(type="bfloat16"), lambda s: levels(s, "w", [1]), "1 int32; side information requires 1 of float type"),
+        (tensor(type="uint8", shape=[3]), lambda s: levels(s, "w", [1, 2]), "2 int32; .* 3 of integer type"),
         (
             tensor(code={"kind": "raw"}, type="int64", shape=[3]),
             lambda s: words(s, "w", bytes(20)),
@@ -783,7 +802,7 @@ def test_units_that_the_record_does_not_want() -> None:
 
 
 def test_values_that_the_record_does_not_want() -> None:
-    """The error is the same whoever decodes, and names the unit that completes the tensor."""
+    """All decoders raise the same error, which names the unit that completes the tensor."""
     cases: list[tuple[str, Callable[[Bitstream], Bitstream], str | None, str]] = [
         (tensor(type="uint8"), lambda s: levels(s, "w", [256]), "range of uint8", "unit 3 (NNR_NDU 'w')"),
         (FLOAT, lambda s: words(levels(s, "w", [1, 1]), "w#bits", bytes(4)), "words", "unit 4 (NNR_NDU 'w#bits')"),
@@ -799,7 +818,7 @@ def test_values_that_the_record_does_not_want() -> None:
 
 
 def test_the_first_error_of_the_bitstream() -> None:
-    """A tensor that cannot be made is in the way of a payload behind it."""
+    """A tensor that cannot be restored precedes a damaged payload."""
     stream = levels(start(tensor(type="uint8")), "w", np.full((100, 100), 300))
     stream.ndu(ndu("v", [100, 100], kind=NNR_PT_INT), payload=b"\xff\xff\xff")
     for jobs in (1, 4):
@@ -807,8 +826,8 @@ def test_the_first_error_of_the_bitstream() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ limits
-def test_what_is_made_is_charged() -> None:
-    """Units as well as what is made of them."""
+def test_restored_tensors_are_charged() -> None:
+    """Units and model tensors are both charged."""
     array = np.zeros((10, 10), np.int64)
     record = TensorRecord("int64", code=IntegerCode(0, 32, "w#bits"))
     data = made({"w": (record, array)})
@@ -823,7 +842,7 @@ def test_what_is_made_is_charged() -> None:
 
 
 def test_casts_to_new_memory_are_charged() -> None:
-    """A tensor of its own unit is cast while it is decoded, except by streams."""
+    """A tensor of a separate unit is cast while it is decoded, except by streams."""
     data = words(start(None), "w", bytes(40)).data
     assert nnr.decode(data, limits=Limits(max_total_bytes=40), dtype="float16")
     streamed(data, limits=Limits(max_total_bytes=80), dtype="float16")
@@ -841,7 +860,7 @@ def test_ties_are_charged(place: int, unit: int) -> None:
             call(data, limits=Limits(max_total_bytes=4399))
 
 
-def test_empty_tensors_are_no_more_than_numpy_can_say() -> None:
+def test_shapes_of_empty_tensors_fit_numpy() -> None:
     record = SideInfo({"w": TensorRecord("float8_e5m2", (0, 1 << 62), index=0)})
     data = start(record).data
     assert nnr.decode(data)["w"].shape == (0, 1 << 62)
@@ -849,7 +868,7 @@ def test_empty_tensors_are_no_more_than_numpy_can_say() -> None:
 
 
 def test_expected() -> None:
-    """The tensors of the model are those that are expected, with the types that they decode to."""
+    """The tensors of the model are the expected ones, with the types to which they decode."""
     data, want = many()
     assert list(nnr.decode(data, limits=Limits(expected=want))) == list(want)
     for name in want:
@@ -867,7 +886,7 @@ def test_expected() -> None:
 
 
 def test_words_of_a_tensor_that_is_not_expected() -> None:
-    """Also before the tensor's own unit has come."""
+    """They may precede the tensor's own unit."""
     data = words(start(FLOAT), "w#bits", bytes(400)).data
     with pytest.raises(nnr.LimitError, match="not one of"):
         nnr.open(data, limits=Limits(expected={"v": ((2,), "float32")}))
@@ -894,7 +913,7 @@ def test_parts_are_dropped_when_the_tensor_is_made() -> None:
     same(got, array)
 
 
-def test_what_is_tied_is_kept_no_longer_than_needed() -> None:
+def test_targets_of_ties_are_released() -> None:
     record = SideInfo({"t": TensorRecord(same_as="w", index=2)})
     restorer = Restorer(Restoration(record, "source", Limits()), Budget(Limits()))
     tensors = {name: np.ones(3, np.float32) for name in "vwx"}
@@ -913,7 +932,7 @@ def test_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory() -> None:
-    """A model costs what its tensors do, and the parts of about one of them."""
+    """A model needs the memory of its tensors, and of the parts of about one tensor."""
     array = np.arange(1 << 16, dtype=np.int64) << 20
     data = made({f"w{k}": (TensorRecord("int64", code=IntegerCode(0, 32, f"w{k}#bits")), array) for k in range(10)})
     file = nnr.open(data)

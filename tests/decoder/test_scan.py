@@ -1,4 +1,4 @@
-"""scan_order: blocks of rows, entry points, and where they do not matter (4.12, 6.4.3.7, 10.2.1.4)."""
+"""Tests of scan_order: blocks of rows, entry points, and tensors without them (4.12, 6.4.3.7, 10.2.1.4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPES = [[8, 8], [17, 13], [9, 70], [70, 9], [65, 65], [33, 3, 5], [5, 4], [40,
 
 
 def order(height: int, width: int, scan: int) -> list[int]:
-    """Row-major indices in coding order: blocks from left to right, rows of blocks from top to bottom (IndexToXY)."""
+    """Return row-major indices in coding order: blocks from left to right, rows from top to bottom (IndexToXY)."""
     side = 4 << scan
     return [
         y * width + x
@@ -31,7 +31,7 @@ def order(height: int, width: int, scan: int) -> list[int]:
 
 
 def expand(levels: np.ndarray, scan: int) -> np.ndarray:
-    """Dependent quantization resolved in coding order."""
+    """Return levels after dependent quantization is resolved in coding order."""
     flat, out, state = levels.reshape(-1), np.zeros(levels.size, np.int64), 0
     for i in order(levels.shape[0], levels.size // levels.shape[0], scan):
         level = int(flat[i])
@@ -77,7 +77,7 @@ def test_reserved_orders_are_refused(scan: int, kind: int) -> None:
 
 
 def test_a_column_has_no_entry_points() -> None:
-    """The header lists them, coding ignores them (errata G2): any values do."""
+    """The header lists them, but coding ignores them (errata G2), so they may have any values."""
     header = ndu("w", [40, 1], scan_order=1, dq_flag=1)
     stream = Bitstream().str_().mps()
     levels = np.arange(40) - 20
@@ -89,7 +89,7 @@ def test_a_column_has_no_entry_points() -> None:
 
 
 def test_many_block_rows_without_their_bits_are_refused() -> None:
-    """2**28 entry points are announced, none is there."""
+    """2**28 entry points are declared, but none is present."""
     header = ndu("w", [1 << 31, 2], scan_order=0)
     good = Bitstream().str_().mps().ndu(header, payload=bytes(8)).data
     with pytest.raises(nnr.LimitError):

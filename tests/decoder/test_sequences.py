@@ -1,4 +1,4 @@
-"""Sequences of units that met a defect once: updates of mixed kinds, pairs of G and H, reading by name."""
+"""Sequences of units that caused defects: updates of mixed kinds, pairs of G and H, reading by name."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ def start(pre: int = 0) -> Bitstream:
 
 
 def int_update(depth: int, levels: Any = None, *, pre: int = 0, **elements: Any) -> bytes:
-    """A bitstream with one NNR_PT_INT update of w."""
+    """Return a bitstream with one NNR_PT_INT update of w."""
     levels = np.asarray(LEVELS[depth % 3] if levels is None else levels)
     header = update_ndu("w", levels.shape, depth, kind=NNR_PT_INT, **elements)
     return start(pre).ndu(header, levels).data
 
 
 def raw_update(depth: int, values: Any, *, pre: int = 0) -> bytes:
-    """A bitstream with one NNR_PT_RAW_FLOAT update of w."""
+    """Return a bitstream with one NNR_PT_RAW_FLOAT update of w."""
     values = np.asarray(values)
     return start(pre).raw(update_ndu("w", values.shape, depth, kind=NNR_PT_RAW_FLOAT), values).data
 
 
 def half(name: str = "w", dims: Sequence[int] = (4, 5), *, depth: int | None = None, **elements: Any) -> Any:
-    """The header of G or H."""
+    """Return the header of G or H."""
     ids = {"compressed_parameter_types": NNR_CPT_DC, "decomposition_rank": 2, "g_number_of_rows": 4} | elements
     return ndu(name, dims, **ids) if depth is None else update_ndu(name, dims, depth, **ids)
 
 
 def kept(state: UpdateState) -> dict[tuple[int, int], Any]:
-    """All that a state holds of the parameters of these tests, as bytes."""
+    """Return the content of a state for the parameters of these tests, as bytes."""
     found = {}
     for key in [(device, parameter) for device in range(3) for parameter in range(3)]:
         if node := state.node(key):
@@ -74,7 +74,7 @@ def kept(state: UpdateState) -> dict[tuple[int, int], Any]:
 
 # ------------------------------------------------------------------------------------------------ history
 def test_history_survives_a_raw_update() -> None:
-    """Raw parameters have no levels; AnySigBeforeFlag of the updates before them stays (errata D4)."""
+    """Raw parameters have no levels; AnySigBeforeFlag of the updates before is kept (errata D4)."""
     decoder = nnr.UpdateDecoder()
     decoder.decode(int_update(1))
     np.testing.assert_array_equal(decoder.decode(raw_update(2, np.ones(DIMS)))["w"], np.ones(DIMS))
@@ -91,7 +91,7 @@ def test_history_survives_a_raw_update() -> None:
 
 
 def test_a_raw_update_gives_no_contexts() -> None:
-    """After a raw update there is no QuantParam to look at: coLocParam is 0 (errata H2)."""
+    """After a raw update there is no QuantParam, so coLocParam is 0 (errata H2)."""
     decoder = nnr.UpdateDecoder()
     decoder.decode(int_update(1))
     decoder.decode(raw_update(2, np.ones(DIMS)))
@@ -104,7 +104,7 @@ def test_a_raw_update_gives_no_contexts() -> None:
 @pytest.mark.parametrize("pre", [0, 1])
 @pytest.mark.parametrize("dims", [(4, 5), (2, 2)])
 def test_both_halves_have_references_of_their_own(pre: int, dims: tuple[int, int]) -> None:
-    """G and H of one device_id and parameter_id: contexts, history and residuals of each are its own."""
+    """G and H of one device_id and parameter_id have separate contexts, history and residuals."""
     rng = np.random.default_rng(3)
     g = [rng.integers(-3, 4, (dims[0], 2)) * (rng.random((dims[0], 2)) < 0.6) for _ in range(3)]
     h = [rng.integers(-3, 4, (2, dims[1])) * (rng.random((2, dims[1])) < 0.6) for _ in range(3)]
@@ -130,7 +130,7 @@ def test_both_halves_have_references_of_their_own(pre: int, dims: tuple[int, int
 
 
 def test_a_pair_does_not_continue_a_whole_tensor() -> None:
-    """Nor the reverse: the state stays as it was."""
+    """Nor does a whole tensor continue a pair; the state is unchanged."""
     ones = np.ones((2, 2), int)
     pair = [
         start(1)
@@ -151,7 +151,7 @@ def test_a_pair_does_not_continue_a_whole_tensor() -> None:
 # ------------------------------------------------------------------------------------------------ PRE
 @pytest.mark.parametrize("first", ["float", "transposed", "flat"])
 def test_a_cache_of_another_kind_or_shape_is_missing(first: str) -> None:
-    """A residual adds to an update of its own shape and type only (9.2.4); the state stays as it was."""
+    """A residual requires an update of the same shape and type (9.2.4); the state is unchanged."""
     dims = {"float": DIMS, "transposed": DIMS[::-1], "flat": [6]}[first]
     header = update_ndu("w", dims, 1, kind=NNR_PT_FLOAT if first == "float" else NNR_PT_INT)
     decoder = nnr.UpdateDecoder()
@@ -164,7 +164,7 @@ def test_a_cache_of_another_kind_or_shape_is_missing(first: str) -> None:
 
 
 def test_raw_parameters_are_no_residuals() -> None:
-    """9.2.4 has residuals of NNR_PT_INT and NNR_PT_FLOAT; raw values, not-a-number among them, stay as they are."""
+    """9.2.4 defines residuals of NNR_PT_INT and NNR_PT_FLOAT; raw values, including not-a-number, are unchanged."""
     decoder = nnr.UpdateDecoder()
     for depth, value in enumerate([5.0, 5.0, np.nan, np.inf], 1):
         np.testing.assert_array_equal(decoder.decode(raw_update(depth, [value, 1.0], pre=1))["w"], [value, 1.0])
@@ -174,7 +174,7 @@ def test_raw_parameters_are_no_residuals() -> None:
 
 
 def test_a_block_is_no_residual_of_a_tensor_either() -> None:
-    """NNR_PT_BLOCK after a float update of the same shape: nothing is added (9.2.4)."""
+    """Nothing is added to an NNR_PT_BLOCK after a float update of the same shape (9.2.4)."""
     decoder = nnr.UpdateDecoder()
     first = start(1).ndu(update_ndu("w", DIMS, 0), LEVELS[1])
     decoder.decode(first.data)
@@ -188,8 +188,8 @@ def test_a_block_is_no_residual_of_a_tensor_either() -> None:
 
 
 @pytest.mark.parametrize("raw", [False, True])
-def test_raw_output_does_not_change_what_is_kept(raw: bool) -> None:
-    """decode(raw=True) gives the residual, and keeps the update all the same."""
+def test_raw_output_does_not_change_the_state(raw: bool) -> None:
+    """decode(raw=True) returns the residual, but stores the update."""
     decoder = nnr.UpdateDecoder()
     decoder.decode(int_update(1, pre=1))
     second = decoder.decode(int_update(2, pre=1), raw=raw)["w"]
@@ -201,7 +201,7 @@ def test_raw_output_does_not_change_what_is_kept(raw: bool) -> None:
 # ------------------------------------------------------------------------------------------------ parents
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_parent_outside_needs_no_predecessor(depth: int) -> None:
-    """ICNN_NDU_EXT: the parent is elsewhere, at any depth (6.4.3.7)."""
+    """With ICNN_NDU_EXT the parent is external, at any depth (6.4.3.7)."""
     header = update_ndu("w", DIMS, depth, kind=NNR_PT_INT, parent_node_id_type=ICNN_NDU_EXT)
     del header.parent_device_id
     data = start().ndu(header, LEVELS[1]).data
@@ -214,7 +214,7 @@ def test_a_parent_outside_needs_no_predecessor(depth: int) -> None:
 
 # ------------------------------------------------------------------------------------------------ G and H
 def test_integers_are_not_decomposed() -> None:
-    """The product of clause 7.3.5 is one of float tensors."""
+    """Clause 7.3.5 defines the product only for float tensors."""
     data = Bitstream().str_().mps().ndu(half(kind=NNR_PT_INT), np.full((4, 2), 2**30)).data
     refused(data, nnr.ElementError, "only tensors of NNR_PT_FLOAT and NNR_PT_BLOCK can be decomposed", unit="unit 2")
 
@@ -229,7 +229,7 @@ def test_integers_are_not_decomposed() -> None:
     ],
 )
 def test_halves_that_differ_are_refused(elements: dict[str, Any], what: str) -> None:
-    """One tensor has one shape and one type (6.4.3.7)."""
+    """A tensor has one shape and one type (6.4.3.7)."""
     stream = Bitstream().str_().mps().ndu(half(), np.ones((4, 2)))
     data = stream.ndu(half(**elements), np.ones((2, 5))).data
     refused(data, nnr.ElementError, f"G and H of 'w' differ in {what}", unit="unit 3")
@@ -238,7 +238,7 @@ def test_halves_that_differ_are_refused(elements: dict[str, Any], what: str) -> 
 
 
 def test_h_does_not_take_the_name_of_an_earlier_tensor() -> None:
-    """Topology element ids are unique (6.2.3), raw output by name included."""
+    """Topology element ids are unique (6.2.3), also in raw output by name."""
     stream = Bitstream().str_().mps().ndu(ndu("x", [2], kind=NNR_PT_INT), [7, 7])
     data = stream.ndu(half(), np.ones((4, 2))).ndu(half("x"), np.ones((2, 5))).data
     for raw in (False, True):
@@ -246,7 +246,7 @@ def test_h_does_not_take_the_name_of_an_earlier_tensor() -> None:
 
 
 def test_an_enormous_rank_costs_nothing() -> None:
-    """A codebook of one entry codes any number of levels in no bits; the product is refused before it begins."""
+    """A codebook of one entry codes any number of levels in no bits; the product is rejected before the computation."""
     rank = (16 << 20) - 1
     elements = {"g_number_of_rows": 1, "codebook_present_flag": 1, "codebook": codebook([1], 0)}
     small = Bitstream().str_().mps()
@@ -266,7 +266,7 @@ def test_an_enormous_rank_costs_nothing() -> None:
 
 
 def test_pairs_are_charged_together() -> None:
-    """What one pair may cost is not what each pair may cost."""
+    """The limit applies to the sum of all pairs."""
     stream = Bitstream().str_().mps()
     for k in range(5):
         stream.ndu(half(f"w{k}"), np.ones((4, 2))).ndu(half(f"w{k}"), np.ones((2, 5)))
@@ -282,7 +282,7 @@ def test_pairs_are_charged_together() -> None:
 
 # ------------------------------------------------------------------------------------------------ reading by name
 def test_asking_for_a_name_decodes_nothing() -> None:
-    """`in` looks at the headers: the payload may be damaged."""
+    """`in` only reads the headers: the payload may be damaged."""
     data = Bitstream().str_().mps().ndu(ndu("w", [2], kind=NNR_PT_RAW_FLOAT), payload=b"\0").data
     with nnr.open(data) as file:
         assert "w" in file
@@ -292,7 +292,7 @@ def test_asking_for_a_name_decodes_nothing() -> None:
 
 
 def test_a_closed_file() -> None:
-    """Names and infos stay, tensors do not; closing twice is fine."""
+    """Names and infos remain available, tensors do not; closing twice is permitted."""
     with nnr.open(int_update(1)) as file:
         assert file["w"].shape == (2, 3)
     file.close()
@@ -304,7 +304,7 @@ def test_a_closed_file() -> None:
 
 @pytest.mark.parametrize("stream", ["v1/dq/00", "v1/mixed_int_float/00", "v1/block_bn/00"])
 def test_reads_of_a_first_edition_file(stream: str) -> None:
-    """One reading of profile 0 holds for the file (errata K1), whatever is read first, by however many threads."""
+    """One reading of profile 0 applies to the file (errata K1), for any order of reads and number of threads."""
     data = BY_ID[stream].data
     want = nnr.decode(data)
     with nnr.open(data) as file:
@@ -319,7 +319,7 @@ def test_reads_of_a_first_edition_file(stream: str) -> None:
 
 
 def test_an_update_can_be_listed_without_its_parent() -> None:
-    """Headers tell what is in it; only decoding needs the parent."""
+    """Listing needs only headers; decoding needs the parent."""
     data = int_update(2, temporal_context_modeling_flag=1)
     with nnr.open(data) as file:
         assert list(file) == ["w"]
@@ -336,7 +336,7 @@ def test_an_update_can_be_listed_without_its_parent() -> None:
 @pytest.mark.parametrize("pre", [0, 1])
 @pytest.mark.parametrize("kind", [0, ICNN_NDU_EXT])
 def test_two_updates_of_one_parameter_in_one_bitstream(kind: int, pre: int, depth: int) -> None:
-    """Read by name, the second one is what decode() gives, or is missing its parent; never another value."""
+    """By name, the second one is the tensor of decode(), or its parent is missing; it never has another value."""
     header = update_ndu("v", DIMS, depth, kind=NNR_PT_INT, parent_node_id_type=kind)
     if kind == ICNN_NDU_EXT:
         del header.parent_device_id
@@ -355,7 +355,7 @@ def test_two_updates_of_one_parameter_in_one_bitstream(kind: int, pre: int, dept
 
 
 def test_bytes_of_a_tensor_in_parts() -> None:
-    """info counts all units of the tensor; a part alone has no bits for each parameter."""
+    """info counts all units of the tensor; a single part has no bits per parameter."""
     levels = np.random.default_rng(0).integers(-9, 9, (50, 50))
     data = Bitstream().str_().mps().ndu(ndu("w", [50, 50]), levels, pieces=4).ndu(ndu("v", [50, 50]), levels).data
     facts = nnr.inspect(data)
@@ -379,7 +379,7 @@ def test_a_base_model_that_is_cut_between_units_is_incomplete() -> None:
 
 
 def test_updates_from_paths_and_files(tmp_path: Path) -> None:
-    """All that decode() takes."""
+    """All arguments of decode() are accepted."""
     path = tmp_path / "1.nnr"
     path.write_bytes(int_update(1, pre=1))
     decoder = nnr.UpdateDecoder()
@@ -390,7 +390,7 @@ def test_updates_from_paths_and_files(tmp_path: Path) -> None:
 
 
 def test_nodes_weigh_something() -> None:
-    """Very many parameters of one number each are refused, though their numbers are few bytes."""
+    """Very many parameters of one number each are rejected, although the numbers take few bytes."""
     limits, state = Limits.strict(), UpdateState()
     one = (np.ones(1, np.int32),)
     node = UpdateNode(1, one, (np.ones(1, bool),), one)
@@ -405,7 +405,7 @@ def test_nodes_weigh_something() -> None:
 
 
 def test_nodes_without_arrays_weigh_something() -> None:
-    """Base models leave a node for each parameter, and what tensors there are."""
+    """A base model leaves a node for each parameter, and the existing tensors."""
     stream = start()
     for k in range(20):
         stream.ndu(update_ndu(f"w{k}", [1], 0, parameter=k, kind=NNR_PT_INT), [k])
@@ -445,7 +445,7 @@ def test_a_server_that_runs_for_ever() -> None:
     ],
 )
 def test_options_of_rules_are_checked(options: dict[str, Any]) -> None:
-    """Of every rule, whatever its pattern matches, and of the encoder itself."""
+    """The check covers every rule, also without matching tensors, and the encoder itself."""
     values = {"a.w": np.ones((9, 9), np.float32)}
     for pattern in ("[ab].w", "[", "nothing*"):
         with pytest.raises(nnr.EncodeError):
@@ -455,13 +455,13 @@ def test_options_of_rules_are_checked(options: dict[str, Any]) -> None:
 
 
 def test_rules_are_rules() -> None:
-    """A tuple is not one."""
+    """A tuple is not a rule."""
     with pytest.raises(nnr.EncodeError, match="Rule"):
         nnr.EncoderConfig(rules=[("*", {})])
 
 
 def test_a_whole_number_of_any_type() -> None:
-    """np.int64 is as good as int."""
+    """np.int64 is accepted like int."""
     values = {"a.w": np.random.default_rng(0).normal(size=(9, 9)).astype(np.float32)}
     assert nnr.encode(values, qp=np.int64(-32)) == nnr.encode(values, qp=-32)
     assert nnr.encode(values, rules=[nnr.Rule("[ab].w", qp=np.int64(-32))]) == nnr.encode(values, qp=-32)
@@ -469,7 +469,7 @@ def test_a_whole_number_of_any_type() -> None:
 
 @pytest.mark.parametrize("factor", [1.0, 2e5])
 def test_byte_order_does_not_matter(factor: float) -> None:
-    """float64 in the other byte order, lossy and exact."""
+    """float64 in non-native byte order is coded, lossy and lossless."""
     values = np.random.default_rng(1).normal(size=(50, 50)) * factor
     exact = values.astype(np.float32).astype(np.float64)
     for array, options in ((values, {}), (values[0], {}), (exact, {"exact": True})):
@@ -480,21 +480,21 @@ def test_byte_order_does_not_matter(factor: float) -> None:
 # ------------------------------------------------------------------------------------------------ scaling
 @pytest.mark.parametrize(("mul", "bits", "level"), [(254, 38, 1082196419), (49, 36, 1402438209), (31, 35, 1108378560)])
 def test_a_product_that_rounds_to_infinity_is_refused(mul: int, bits: int, level: int) -> None:
-    """The level is rounded to float32 before it is multiplied, and may reach what the exact product does not."""
+    """The level is rounded to float32 before the multiplication, so the result may exceed the exact product."""
     for sign in (1, -1):
         with pytest.raises(nnr.ElementError, match="exceeds the range of float32"):
             scale(np.array([sign * level], np.int32), mul * 2.0 ** (128 - bits), DecompressedDataFormat.TENSOR_FLOAT32)
 
 
 def test_a_bitstream_that_rounds_to_infinity_is_refused() -> None:
-    """The same from a bitstream: mul 49, shift 97 of QpDensity 5."""
+    """The same happens in a bitstream with mul 49 and shift 97 of QpDensity 5."""
     data = Bitstream().str_().mps(5, 97 * 32 + 17).ndu(ndu("w", [1]), [1402438209]).data
     refused(data, nnr.ElementError, "exceeds the range of float32", unit="unit 2")
 
 
 # ------------------------------------------------------------------------------------------------ anything at all
 class _Random:
-    """Small bitstreams with random flags, many of them nonsense."""
+    """Generator of small bitstreams with random flags, many of them invalid."""
 
     def __init__(self, seed: int) -> None:
         self.pick = random.Random(seed).choice
@@ -504,7 +504,7 @@ class _Random:
         return bool(self.rng.random() < probability)
 
     def bitstream(self) -> bytes | None:
-        """One bitstream; None where the elements chosen cannot be written."""
+        """Return one bitstream; None if the chosen elements cannot be written."""
         stream = Bitstream().str_().mps(parent=self.pick([1, 1, 0]), pre=self.pick([0, 1]))
         try:
             count = self.pick([1, 1, 2])
@@ -518,7 +518,7 @@ class _Random:
 
     def unit(self, stream: Bitstream, k: int, as_h: bool = False) -> None:
         pick, g = self.pick, stream.session.g_header
-        if as_h and g and self.chance(0.8):  # H as it ought to be
+        if as_h and g and self.chance(0.8):  # a valid H
             header = half(f"w{k}", g.tensor_dimensions)
             for name, value in vars(g).items():
                 if name not in ("topology_elem_id", "cabac_offset_list", "dq_state_list", "bit_offset_delta1"):
@@ -583,7 +583,7 @@ class _Random:
 @pytest.mark.medium
 @pytest.mark.parametrize("seed", range(6))
 def test_any_sequence_decodes_or_is_refused(seed: int) -> None:
-    """Only NnrError comes out, nothing warns, and a bitstream that fails leaves the state as it was."""
+    """Only NnrError is raised, without warnings, and a failing bitstream leaves the state unchanged."""
     generator, decoded, failed = _Random(seed), 0, 0
     limits = Limits.strict()
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""StreamDecoder: each tensor as soon as its last byte has arrived, whatever the chunks."""
+"""Tests of StreamDecoder: it yields each tensor as soon as its last byte has arrived, for any chunks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..vectors.few import Case, cases, for_each
 
 
 def feed(data: bytes, size: int, decoder: nnr.StreamDecoder) -> dict[str, Array]:
-    """All tensors from chunks of ``size`` bytes."""
+    """Return all tensors from chunks of ``size`` bytes."""
     got: dict[str, Array] = {}
     for start in range(0, len(data), size):
         got.update(decoder.feed(data[start : start + size]))
@@ -31,7 +31,7 @@ def feed(data: bytes, size: int, decoder: nnr.StreamDecoder) -> dict[str, Array]
 
 @for_each(cases("valid"), "medium")
 def test_vectors(case: Case) -> None:
-    """The same as decode() gives, for every vector that needs no other before it."""
+    """The result equals decode() for every vector without predecessors."""
     if len(case.streams) > 1:
         return
     data = case.streams[-1].path.read_bytes()
@@ -48,7 +48,7 @@ def test_vectors(case: Case) -> None:
 
 
 def test_sequences_of_updates() -> None:
-    """A further NNR_STR starts the next bitstream, and updates go on from those before."""
+    """A further NNR_STR starts the next bitstream, and updates continue from the bitstreams before."""
     streams = [BY_ID[name] for name in BY_ID if BY_ID[name].before][:3]
     assert streams
     for stream in streams:
@@ -102,7 +102,7 @@ def test_the_end() -> None:
         nnr.StreamDecoder().finish()
 
 
-def test_what_is_missing_shows_at_the_end() -> None:
+def test_missing_tensors_are_reported_at_the_end() -> None:
     stream = Bitstream().str_().mps(indexed=1).reference_list("a", "b", "c")
     stream.ndu(ndu(2, [1], kind=NNR_PT_INT), [5])
     decoder = nnr.StreamDecoder()
@@ -127,7 +127,7 @@ def test_an_error_is_the_same_as_of_decode() -> None:
 
 
 def test_memory_is_that_of_one_unit() -> None:
-    """Bytes that were used are forgotten."""
+    """Consumed bytes are released."""
     data = nnr.encode({str(k): np.arange(400, dtype="f4").reshape(20, 20) for k in range(50)})
     decoder = nnr.StreamDecoder()
     largest = max(unit.size.nnr_unit_size for unit in nnr.units(data))
@@ -137,7 +137,7 @@ def test_memory_is_that_of_one_unit() -> None:
 
 
 def test_a_bitstream_of_the_first_edition() -> None:
-    """Nothing is given out before it is clear which of its readings a bitstream of profile 0 has (errata K1, K4)."""
+    """No tensor is returned before the reading of a bitstream of profile 0 is known (errata K1, K4)."""
     for name, stream in BY_ID.items():
         if "nncodec-v1" in name or "/nncodec1_" in name:
             got = feed(stream.data, 100, nnr.StreamDecoder())
@@ -201,7 +201,7 @@ def test_a_long_header_is_not_read_again_with_each_chunk(listed: int, monkeypatc
 
 
 def test_chunks_that_are_not_bytes_in_a_row() -> None:
-    """What is no bytes at all is refused and leaves the decoder as it was."""
+    """Objects without contiguous bytes are rejected and leave the decoder unchanged."""
     data = nnr.encode({"w": np.ones((4, 4), "f4")})
     decoder = nnr.StreamDecoder()
     got = decoder.feed(np.repeat(np.frombuffer(data[:-5], np.uint8), 2)[::2])

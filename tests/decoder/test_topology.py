@@ -1,4 +1,4 @@
-"""Dimensions, shapes and blocks that decoders take from an NNEF graph, carried or given (7.3.5, 8.2.1)."""
+"""Dimensions, shapes and blocks that decoders take from an NNEF graph, in the bitstream or supplied (7.3.5, 8.2.1)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EPSILON = 0.25
 
 
 def graph(shapes: Mapping[str, tuple[int, ...]], kind: str = "scalar") -> bytes:
-    """A graph of variables alone."""
+    """Return a graph of variables alone."""
     lines = "".join(
         f"v{k} = variable<{kind}>(shape = {list(shape)}, label = '{label}');\n"
         for k, (label, shape) in enumerate(shapes.items())
@@ -53,7 +53,7 @@ def graph(shapes: Mapping[str, tuple[int, ...]], kind: str = "scalar") -> bytes:
 
 
 def network(epsilon: float = EPSILON, bias: str = "bias", outputs: int = 3) -> bytes:
-    """A convolution and its batch normalization."""
+    """Return a convolution and its batch normalization."""
     names = ("mean", "var", "beta", "gamma", *([bias] if bias else []))
     vectors = "".join(f"{name} = variable(shape = [1, {outputs}], label = 'bn/{name}');\n" for name in names)
     return (
@@ -65,7 +65,7 @@ def network(epsilon: float = EPSILON, bias: str = "bias", outputs: int = 3) -> b
 
 
 def start(text: bytes | None = None, known: Mapping[str, Any] | None = None, **parameters: int) -> Bitstream:
-    """NNR_STR, NNR_MPS and a graph; ``known`` are dimensions that units leave out."""
+    """Return NNR_STR, NNR_MPS and a graph; ``known`` are dimensions that units omit."""
     stream = Bitstream(known or {}).str_().mps(**parameters)
     return stream if text is None else stream.topology(text + b"\0")
 
@@ -73,7 +73,7 @@ def start(text: bytes | None = None, known: Mapping[str, Any] | None = None, **p
 def folded(
     stream: Bitstream, names: tuple[str, ...] = ("w", "bn/gamma", "bn/beta"), types: int = FOLDED, **elements: Any
 ) -> Bitstream:
-    """A block of w with local scaling and bias."""
+    """Return a block of w with local scaling and bias."""
     header = ndu(names, DIMS, kind=NNR_PT_BLOCK, compressed_parameter_types=types, **elements)
     return stream.ndu(header, SCALE, BIAS, WEIGHT)
 
@@ -119,7 +119,7 @@ readers = pytest.mark.parametrize("read", READERS.values(), ids=READERS.keys())
 
 
 def same(got: Mapping[str, Array], expected: Mapping[str, Any]) -> None:
-    """Names in order, shapes, types and values; lists are of float32."""
+    """Check names in order, shapes, types and values; lists are float32."""
     assert list(got) == list(expected)
     for name, values in expected.items():
         wanted = values if isinstance(values, np.ndarray) else np.array(values, np.float32)
@@ -132,14 +132,14 @@ VALUES = np.arange(6, dtype=np.int32).reshape(2, 3)
 
 
 def apart(text: bytes | None, name: str = "w", dims: tuple[int, ...] = (2, 3), **elements: Any) -> Bitstream:
-    """A tensor whose header leaves out its dimensions."""
+    """Return a tensor whose header omits its dimensions."""
     return start(text, {name: dims}).ndu(ndu(name, None, kind=NNR_PT_INT, **elements), VALUES)
 
 
 @readers
 @pytest.mark.parametrize("name", ["w", "W"])
 def test_dimensions_of_the_graph(read: Callable[..., Mapping[str, Array]], name: str) -> None:
-    """Labels are equal that differ in case alone."""
+    """Labels are compared without case."""
     text = graph({"w": (2, 3)})
     same(read(apart(text, name).data), {name: VALUES})
     same(read(apart(None, name).data, topology=nnr.Topology("nnef", text)), {name: VALUES})
@@ -148,7 +148,7 @@ def test_dimensions_of_the_graph(read: Callable[..., Mapping[str, Array]], name:
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_dimensions_for_those_who_read_headers(given: bool) -> None:
+def test_dimensions_for_readers_of_headers(given: bool) -> None:
     topology = nnr.Topology("nnef", graph({"w": (2, 3)}))
     data = apart(None if given else topology.data).data
     options: dict[str, Any] = {"topology": topology} if given else {}
@@ -163,8 +163,8 @@ def test_dimensions_for_those_who_read_headers(given: bool) -> None:
     assert [tensor.shape for tensor in report.tensors] == [(2, 3)]
 
 
-def test_what_is_nearer_wins() -> None:
-    """The header, then pruning, then dimensions of the caller's, then the topology."""
+def test_priority_of_dimensions() -> None:
+    """The priority is header, pruning, dimensions of the caller, topology."""
     text = graph({"w": (3, 2)})
     assert nnr.decode(apart(text).data, topology_dimensions={"w": [2, 3]})["w"].shape == (2, 3)
     data = start(text).ndu(ndu("w", [6], kind=NNR_PT_INT), VALUES).data
@@ -199,7 +199,7 @@ def test_a_graph_may_be_given_and_its_quantization_carried() -> None:
 
 @pytest.mark.parametrize(("shift", "shape"), [(0, (2, 3, 4)), (1, (3, 2, 4)), (2, (3, 4, 2))])
 def test_the_graph_declares_what_comes_out(shift: int, shape: tuple[int, ...]) -> None:
-    """tensor_dimensions are those before first_tensor_dimension_shift."""
+    """tensor_dimensions are the dimensions before first_tensor_dimension_shift."""
     values = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
     stream = start(graph({"w": shape}), {"w": (2, 3, 4)})
     header = ndu("w", None, kind=NNR_PT_INT, first_tensor_dimension_shift=shift)
@@ -209,13 +209,13 @@ def test_the_graph_declares_what_comes_out(shift: int, shape: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize("text", [b"", b"version", b"version 1.0; graph", graph({"v": (2, 3)})])
-def test_a_graph_that_does_not_tell(text: bytes) -> None:
+def test_a_graph_without_the_shape(text: bytes) -> None:
     refused(apart(text).data, nnr.MissingReferenceError, "dimensions of 'w'")
     with pytest.raises(nnr.MissingReferenceError, match="dimensions of 'w'"):
         nnr.inspect(apart(text).data)
 
 
-def test_a_graph_that_comes_later_does_not_tell() -> None:
+def test_a_later_graph_has_no_effect() -> None:
     text = graph({"w": (2, 3)})
     refused(apart(None).topology(text + b"\0").data, nnr.MissingReferenceError, "dimensions of 'w'")
 
@@ -259,7 +259,7 @@ VECTORS = ("beta", "gamma", "mean", "var", "bias")
 
 
 def normalized(shapes: Mapping[str, tuple[int, ...]]) -> Bitstream:
-    """A block with batch normalization and bias, all numbers of which differ."""
+    """Return a block with batch normalization and bias, with distinct numbers."""
     header = ndu(
         ["w", "beta", "gamma", "mean", "var", "bias"],
         DIMS,
@@ -319,7 +319,7 @@ def pruned(stream: Bitstream, container: Any) -> Bitstream:
 
 
 def test_masks_run_over_tensors_as_they_are_coded() -> None:
-    """A bias is of one dimension, whatever the graph adds to it."""
+    """A bias has one dimension, whatever the graph adds to it."""
     stream = folded(pruned(start(network()), masks(sparse="000000111111")))
     expected = np.where(np.arange(12).reshape(DIMS) < 6, 0, WEIGHT)
     got = nnr.decode(stream.data)
@@ -392,8 +392,8 @@ def test_a_folded_batch_normalization(
 
 
 def test_processes() -> None:
-    """To them goes what they need of a graph, and not what reads it."""
-    outputs = 3000  # or nothing is handed over
+    """Processes receive only the required information of a graph, not its parser."""
+    outputs = 3000  # otherwise nothing is submitted
     text = network(outputs=outputs)
     wiring = formats.wiring(nnr.Topology("nnef", text))
     header = ndu(["w", "bn/gamma", "bn/beta"], [outputs, 2, 1, 2], kind=NNR_PT_BLOCK, compressed_parameter_types=FOLDED)
@@ -454,7 +454,7 @@ def test_labels_of_other_case_unfold_as_well() -> None:
 
 
 def test_labels_of_other_case_are_saved(tmp_path: Path) -> None:
-    """As the graph spells them."""
+    """They have the spelling of the graph."""
     nnr.decode_file(folded(start(network()), ("W", "BN/gamma", "bn/BETA")).data, tmp_path / "x.tar")
     got = nnr.load(tmp_path / "x.tar")
     same({name: got[name] for name in expected()}, expected())
@@ -477,8 +477,8 @@ BLOCK = nnr.Block("w", bias="bn/bias", beta="bn/beta", gamma="bn/gamma", mean="b
     ],
     ids=str,
 )
-def test_what_is_not_known_is_not_recreated(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """LS is gamma, and nothing tells mean and variance."""
+def test_unknown_tensors_are_not_recreated(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """LS is gamma, and mean and variance are unknown."""
     wiring = Wiring(formats.wiring(nnr.Topology("nnef", network())).shapes, (replace(BLOCK, **changes),))
     monkeypatch.setattr(formats, "wiring", lambda _: wiring)
     with NnrFile(folded(start(network())).data) as file:
@@ -509,7 +509,7 @@ def test_a_batch_normalization_that_is_coded_is_not_recreated() -> None:
     assert (got["bn/var"].tolist(), got["bn/mean"].tolist(), got["bn/bias"].tolist()) == ([[4] * 3], [[3] * 3], [BIAS])
 
 
-def test_what_is_recreated_may_be_unexpected() -> None:
+def test_recreated_tensors_may_be_unexpected() -> None:
     shapes = {name: (array.shape, "float32") for name, array in expected().items()}
     data = folded(start(network())).data
     same(nnr.decode(data, limits=Limits(expected=shapes)).tensors, expected())
@@ -517,8 +517,8 @@ def test_what_is_recreated_may_be_unexpected() -> None:
     refused(data, nnr.LimitError, "'bn/var' is not one of the 5 expected tensors", limits=Limits(expected=shapes))
 
 
-def test_side_information_about_what_is_recreated() -> None:
-    """It may give types and shapes, as of any tensor; they come before those of the graph."""
+def test_side_information_about_recreated_tensors() -> None:
+    """It may give types and shapes, as for any tensor, which override the graph."""
     record = SideInfo({"bn/mean": TensorRecord("bfloat16"), "bn/beta": TensorRecord("float32", shape=(3,))})
     wanted = expected()
     wanted["bn/mean"] = wanted["bn/mean"].astype(ml_dtypes.bfloat16)
@@ -543,7 +543,7 @@ def test_a_tensor_may_be_tied_to_one_that_is_recreated(index: int) -> None:
     wanted.insert(index, ("tail", expected()["bn/mean"]))
     for name, read in READERS.items():
         got = read(data)
-        # Before its target a stream cannot give it.
+        # A stream cannot yield it before its target.
         same({key: got[key] for key, _ in wanted} if name == "stream" else got, dict(wanted))
     assert nnr.open(data).info["tail"].same_as == "bn/mean"
     with nnr.open(data).deferred() as model:
@@ -553,7 +553,7 @@ def test_a_tensor_may_be_tied_to_one_that_is_recreated(index: int) -> None:
 
 # ------------------------------------------------------------------------------------------------ updates
 def base_and_update(text: bytes | None) -> tuple[bytes, bytes]:
-    """A base model that was folded, and an update of it."""
+    """Return a folded base model, and an update of it."""
     base = start(text, parent=1)
     one = update_ndu("w", DIMS, 0)
     two = update_ndu("w", DIMS, 1)
@@ -590,11 +590,11 @@ def test_updates_are_not_unfolded(read: Callable[..., Iterator[dict[str, Array]]
     base, update = read(base_and_update(None), topology=nnr.Topology("nnef", network()))
     same(base, expected())
     same(update, difference)
-    base, update = read(base_and_update(None))  # nobody knows that gamma is a variable
+    base, update = read(base_and_update(None))  # it is unknown that gamma is a variable
     assert list(base) == list(update) == ["w", "bn/beta"]
 
 
-# ------------------------------------------------------------------------------------------------ what does not fit
+# ------------------------------------------------------------------------------------------------ contradictions
 PLAIN = start().ndu(ndu("w", [2, 3], kind=NNR_PT_INT), VALUES).ndu(ndu("b", [3]), [1, 2, 3]).data
 
 
@@ -613,7 +613,7 @@ def test_a_topology_that_does_not_fit(read: Callable[..., Any]) -> None:
         (
             given({"w": (2, 3), "b": (4,)}),
             "b",
-            r"1 of 2 tensors have different shapes: 'b' is \(3,\), declared as \(4,\);",
+            r"1 of 2 tensors have different shapes: 'b' is \(3,\), declared as \(4,\) in graph\.nnef:6;",
         ),
         (given({"w": (3, 2), "b": (1, 4)}), "w", r"2 of 2 tensors have different shapes: 'w' is .*, 'b' is"),
         (given({"x": (2, 3)}), "w", "2 of 2 tensors are not among its variables: 'w', 'b';"),
@@ -643,7 +643,7 @@ def test_many_names_are_counted() -> None:
 
 
 def test_a_topology_that_is_carried_may_fit_badly() -> None:
-    """As it always could: it is for those to check who save the model."""
+    """Decoding permits it; saving the model checks it."""
     data = start(graph({"w": (7,)})).ndu(ndu("w", [2, 3], kind=NNR_PT_INT), VALUES).data
     assert nnr.decode(data)["w"].shape == (2, 3)
 
@@ -661,7 +661,7 @@ def test_pruned_tensors_need_not_fit() -> None:
     assert nnr.decode(stream.data, topology=given({"w": (5, 3)})).pruned == ["w"]
 
 
-# ------------------------------------------------------------------------------------------------ what may be given
+# ------------------------------------------------------------------------------------------------ accepted arguments
 def test_what_may_be_given(tmp_path: Path) -> None:
     topology = given({"w": (2, 3), "b": (1, 3)})
     model = nnr.decode(PLAIN, topology=topology)
@@ -679,7 +679,7 @@ def test_what_may_be_given(tmp_path: Path) -> None:
     assert nnr.decode(PLAIN, topology=nnr.Topology("", b"anything")).topology == nnr.Topology("", b"anything")
 
 
-def test_what_is_no_topology(tmp_path: Path) -> None:
+def test_invalid_topologies(tmp_path: Path) -> None:
     nnr.save({"w": VALUES}, tmp_path / "m.npz")
     with pytest.raises(nnr.FormatError, match=r"m\.npz has no topology; give a graph\.nnef"):
         nnr.decode(PLAIN, topology=tmp_path / "m.npz")

@@ -54,7 +54,7 @@ def test_the_nnr_mps_precedes_the_first_tensor() -> None:
 
 @pytest.mark.parametrize("at", [2, 3])
 def test_there_is_a_single_nnr_mps(at: int) -> None:
-    """6.2.3: a second one would change the meaning of what is already decoded."""
+    """6.2.3: a second one would change the meaning of decoded units."""
     stream = one()
     units = [*stream.units[:at], stream.units[1], *stream.units[at:]]
     refused(b"".join(units), nnr.ElementError, "NNR_MPS", unit=f"unit {at} (NNR_MPS)")
@@ -133,8 +133,8 @@ def test_sizes_and_numbers_of_units_are_limited() -> None:
         nnr.decode(data, limits=Limits(max_unit_bytes=9))
 
 
-def test_an_error_tells_unit_bit_and_path() -> None:
-    """The form that errors.py documents; the bit is relative to the unit."""
+def test_an_error_has_unit_bit_and_path() -> None:
+    """The error has the form that errors.py documents; the bit is relative to the unit."""
     units = one().units
     units[2] = (8).to_bytes(2, "big") + units[2][2:8]
     error = refused(b"".join(units), nnr.TruncatedError, None, unit="unit 2 (NNR_NDU)")
@@ -159,7 +159,7 @@ def test_a_buffer_of_wider_items_is_read_as_bytes() -> None:
 
 # ------------------------------------------------------------------------------------------------ layer parameter sets
 def test_an_lps_replaces_density_and_parameter() -> None:
-    """Both of them, for all tensors after it, until the next (6.2.3, errata F5)."""
+    """Both apply to all tensors after it, until the next NNR_LPS (6.2.3, errata F5)."""
     stream = start().ndu(ndu("a", [1]), [1], qp=-3)
     stream.lps(0, 5).ndu(ndu("b", [1]), [1], qp=-3)
     stream.lps(7, -700, methods=NNR_QCB).ndu(ndu("c", [1]), [1], qp=-3)
@@ -246,7 +246,7 @@ def test_a_unit_that_leaves_its_aggregate_is_refused() -> None:
 
 
 def test_an_aggregate_may_hold_the_parameter_set() -> None:
-    """NNR_MPS and tensors in one aggregate: the order in the bitstream is what counts."""
+    """NNR_MPS and tensors may share an aggregate: only the order in the bitstream counts."""
     stream = one().aggregate(1)
     assert nnr.decode(stream.data)["w"].tolist() == [3, -4]
 
@@ -258,7 +258,7 @@ LEVELS = np.arange(60).reshape(6, 10) % 11 - 5
 @pytest.mark.parametrize("pieces", [2, 3, 9, 255])
 @pytest.mark.parametrize("dq", [0, 1])
 def test_parts_are_joined(pieces: int, dq: int) -> None:
-    """partial_data_counter counts down to 1 (errata N4); even a part of no byte counts."""
+    """partial_data_counter counts down to 1 (errata N4); a part may have no bytes."""
     header = ndu("w", [6, 10], dq_flag=dq)
     whole = nnr.decode(start().ndu(header, LEVELS, qp=-8).data)["w"]
     stream = start().ndu(header, LEVELS, qp=-8, pieces=pieces).ndu(ndu("x", [1], kind=NNR_PT_INT), [7])
@@ -275,7 +275,7 @@ def test_one_part_is_a_whole() -> None:
 
 
 def test_other_units_may_come_between_parts() -> None:
-    """Nothing forbids units that are not compressed data (6.4.3.1)."""
+    """Units that are not compressed data are permitted there (6.4.3.1)."""
     header = ndu("w", [6, 10])
     stream = start()
     payload = stream.payload(header, [LEVELS])
@@ -302,7 +302,8 @@ def test_parts_out_of_order_are_refused(counters: list[int]) -> None:
 
 @pytest.mark.parametrize("counters", [[3, 2], [2], [255]])
 def test_missing_parts_are_refused(counters: list[int]) -> None:
-    refused(parts(counters), nnr.ElementError, f"the last {counters[-1] - 1} parts of a tensor are missing")
+    message = f"parts of a tensor are missing at the end of the bitstream: {counters[-1] - 1}"
+    refused(parts(counters), nnr.ElementError, message)
 
 
 @pytest.mark.parametrize("change", [{"dims": [10, 6]}, {"names": "v"}, {"unary": 8}, {"dq_flag": 1}])
@@ -313,7 +314,7 @@ def test_a_part_with_another_header_is_refused(change: dict[str, object]) -> Non
     options = {"names": "w", "dims": [6, 10]} | change
     other = ndu(options.pop("names"), options.pop("dims"), **options)  # type: ignore[arg-type]
     data = stream.part(header, 2, payload[:9]).part(other, 1, payload[9:]).data
-    refused(data, nnr.ElementError, "part 1 of 'w' is expected", unit="unit 3 (NNR_NDU")
+    refused(data, nnr.ElementError, "expected part 1 of 'w'", unit="unit 3 (NNR_NDU")
 
 
 def test_a_tensor_between_parts_is_refused() -> None:
@@ -321,7 +322,7 @@ def test_a_tensor_between_parts_is_refused() -> None:
     header = ndu("w", [6, 10])
     payload = stream.payload(header, [LEVELS])
     stream.part(header, 2, payload[:9]).ndu(ndu("x", [1], kind=NNR_PT_INT), [7]).part(header, 1, payload[9:])
-    refused(stream.data, nnr.ElementError, "part 1 of 'w' is expected", unit="unit 3 (NNR_NDU")
+    refused(stream.data, nnr.ElementError, "expected part 1 of 'w'", unit="unit 3 (NNR_NDU")
 
 
 def test_waiting_parts_are_limited() -> None:
@@ -333,14 +334,14 @@ def test_waiting_parts_are_limited() -> None:
 
 
 def test_parts_of_g_and_h() -> None:
-    """A decomposed tensor in two units, each in two parts."""
+    """A decomposed tensor has two units, each in two parts."""
     ids = {"compressed_parameter_types": 1, "decomposition_rank": 2, "g_number_of_rows": 3}
     g, h = np.arange(6).reshape(3, 2), np.arange(10).reshape(2, 5)
     stream = start().ndu(ndu("w", [3, 5], **ids), g, pieces=2).ndu(ndu("w_H", [3, 5], **ids), h, pieces=3)
     np.testing.assert_array_equal(nnr.decode(stream.data)["w"], g @ h)
 
 
-def test_what_is_passed_over_is_told() -> None:
+def test_ignored_units_are_reported() -> None:
     stream = start().topology(b"?", storage=7).quantization(b"?", storage=9)
     for kind in (7, 31, 32, 63):
         stream.unit(NnrUnitHeader(nnr_unit_type=kind), b"anything")

@@ -30,7 +30,7 @@ def start(pre: int = 0) -> Bitstream:
 
 
 def update(depth: int, levels: Any = None, *, pre: int = 0, co_loc: Any = None, **options: Any) -> bytes:
-    """A bitstream with one update of w."""
+    """Return a bitstream with one update of w."""
     tcm = {"temporal_context_modeling_flag": 1} if co_loc is not None else {}
     header = update_ndu("w", DIMS, depth, **(tcm | options))
     levels = ROUNDS[depth % 4] if levels is None else levels
@@ -38,7 +38,7 @@ def update(depth: int, levels: Any = None, *, pre: int = 0, co_loc: Any = None, 
 
 
 def nodes(decoder: nnr.UpdateDecoder) -> Any:
-    """Something to compare the state by."""
+    """Return a comparable form of the state."""
     return decoder.state, {key: decoder.state.node(key) for key in [(0, k) for k in range(4)] + [(1, 0)]}
 
 
@@ -68,7 +68,7 @@ def test_an_update_without_the_topology_that_it_says_it_has_is_refused_in_every_
 
 
 def streamed(data: bytes) -> object:
-    """The tensors of a StreamDecoder."""
+    """Return the tensors of a StreamDecoder."""
     decoder = nnr.StreamDecoder()
     return [*decoder.feed(data), *decoder.finish()]
 
@@ -94,7 +94,7 @@ def test_a_gap_in_the_chain_is_missing(before: list[int], depth: int, found: str
         decoder.decode(update(depth))
     assert nodes(decoder) == state
     if before == [0, 1]:
-        decoder.decode(update(2))  # the lost one comes after all
+        decoder.decode(update(2))  # the lost one arrives last
         np.testing.assert_array_equal(decoder.decode(update(3))["w"], ROUNDS[3])
 
 
@@ -138,7 +138,7 @@ def test_ids_of_the_parent_where_the_unit_has_none() -> None:
     ],
 )
 def test_other_parent_ids(parent: dict[str, int]) -> None:
-    """Without a state, the first update needs no parent; with one, a hash is verified."""
+    """Without a state, the first update needs no parent; with a state, a hash is verified."""
     header = update_ndu("w", DIMS, 1, **parent)
     del header.parent_device_id
     data = start().ndu(header, ROUNDS[1]).data
@@ -152,7 +152,7 @@ def test_other_parent_ids(parent: dict[str, int]) -> None:
 
 # ------------------------------------------------------------------------------------------------ all or nothing
 def test_a_bitstream_changes_the_state_as_a_whole_or_not_at_all() -> None:
-    """The first unit of the damaged bitstream is a good update; it does not count."""
+    """The first unit of the damaged bitstream is a valid update, but it is not stored."""
     decoder = nnr.UpdateDecoder()
     decoder.decode(
         start().ndu(update_ndu("a", DIMS, 1), ROUNDS[1]).ndu(update_ndu("b", DIMS, 1, parameter=1), ROUNDS[0]).data
@@ -173,8 +173,8 @@ def test_a_bitstream_changes_the_state_as_a_whole_or_not_at_all() -> None:
     assert [decoder.state.node((0, k)).put_node_depth for k in (0, 1)] == [2, 2]  # type: ignore[union-attr]
 
 
-def test_what_is_returned_is_the_callers() -> None:
-    """Writing to a result does not change what later updates refer to."""
+def test_results_belong_to_the_caller() -> None:
+    """Writing to a result does not change the references of later updates."""
     decoder = nnr.UpdateDecoder()
     decoder.decode(update(1, pre=1))["w"][:] = 99
     got = decoder.decode(update(2, pre=1, co_loc=ROUNDS[1]))["w"]
@@ -271,8 +271,8 @@ def test_raw_parameters_leave_nothing_to_refer_to() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ history
-def test_history_is_what_was_ever_significant() -> None:
-    """AnySigBeforeFlag: the OR over all updates so far, not over the base model (errata D4, N8)."""
+def test_history_has_all_significant_parameters() -> None:
+    """AnySigBeforeFlag is the OR over all updates so far, without the base model (errata D4, N8)."""
     decoder = nnr.UpdateDecoder()
     decoder.decode(update(0, np.ones(DIMS)))
     history = np.zeros(DIMS, bool)
@@ -307,7 +307,7 @@ def test_the_state_is_limited() -> None:
 @pytest.mark.parametrize("kind", [NNR_PT_INT, 1])
 @pytest.mark.parametrize("shift", [0, 1])
 def test_residuals_add_up(kind: int, shift: int) -> None:
-    """9.2.4, 7.3.3: an update is its residual plus the update before it; the first has nothing before it."""
+    """9.2.4, 7.3.3: an update is its residual plus the update before it; the first has no update before it."""
     decoder, raw = nnr.UpdateDecoder(), nnr.UpdateDecoder()
     total = np.zeros(DIMS)
     for depth in (1, 2, 3):
@@ -336,7 +336,7 @@ def test_a_base_model_empties_the_cache() -> None:
 
 
 def test_temporal_contexts_look_at_residuals() -> None:
-    """QuantParam of the reference is what was coded (errata H6)."""
+    """QuantParam of the reference is the coded residual (errata H6)."""
     decoder = nnr.UpdateDecoder()
     decoder.decode(update(1, pre=1))
     decoder.decode(update(2, pre=1, co_loc=ROUNDS[1]))
@@ -345,7 +345,7 @@ def test_temporal_contexts_look_at_residuals() -> None:
 
 
 def test_blocks_have_no_residuals() -> None:
-    """9.2.4: not for NNR_PT_BLOCK."""
+    """9.2.4 excludes NNR_PT_BLOCK."""
     decoder = nnr.UpdateDecoder()
     for depth in (1, 2):
         header = update_ndu("w", DIMS, depth, kind=NNR_PT_BLOCK, compressed_parameter_types=NNR_CPT_BI)
@@ -360,7 +360,7 @@ def test_blocks_have_no_residuals() -> None:
     [(5, 0, 100), (6, 0, 30000), (0, 0, 2**31 - 1), (2, 0, 1), (8, 15 * 4, 1), (1, 127 * 4, 1), (9, 1023 * 4, 1)],
 )
 def test_a_sum_beyond_its_format_is_refused(data_format: int, parameter: int, level: int) -> None:
-    """Every residual is legal; the sum of two is not (7.3.2, 7.3.3). Nothing wraps, nothing is infinite."""
+    """Each residual is legal, but their sum is not (7.3.2, 7.3.3): it neither wraps nor becomes infinite."""
     kind = 1 if data_format in (1, 8, 9) else NNR_PT_INT
     levels = np.full(DIMS, level)
     decoder = nnr.UpdateDecoder()

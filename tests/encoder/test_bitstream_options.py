@@ -135,7 +135,7 @@ def test_names_of_factors_are_in_the_list() -> None:
 
 @pytest.mark.parametrize("tensors", [{}, {"w": TENSORS["w"]}])
 def test_a_list_of_one_is_none(tensors: dict[str, Any]) -> None:
-    """The syntax has no list of less than two (errata N7)."""
+    """The syntax has no list of fewer than two (errata N7)."""
     assert nnr.encode(tensors, indexed_references=True) == nnr.encode(tensors)
 
 
@@ -181,7 +181,7 @@ DATA = {"nnef": "version 1.0; # 権重\n".encode() * 20, "": b"\0anything\xff\0"
 @pytest.mark.parametrize("deflate", [False, True])
 @pytest.mark.parametrize("quantized", [False, True])
 def test_topologies(name: str, deflate: bool, quantized: bool) -> None:
-    """Byte by byte; a text of NNEF ends with a zero in the bitstream, nothing else does (A.4, errata N9)."""
+    """They are compared byte by byte; only NNEF text ends with a zero in the bitstream (A.4, errata N9)."""
     data = DATA.get(name, DATA[""])
     topology = Topology(name, data, data[::-1] if quantized and name != "nnef" else data if quantized else None)
     coded = nnr.encode(Model(TENSORS, topology), deflate_topology=deflate)

@@ -1,4 +1,4 @@
-"""Blocks of a model: what one unit holds, what is coded apart, and what is refused."""
+"""Blocks of a model: tensors in one unit, separately coded ones, and rejected blocks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def vector(largest: float = 1.0, dtype: str = "f4") -> Array:
 
 
 def made(*members: str, dtype: str = "f4", **changed: Array) -> Model:
-    """A model of one block, with a tensor before and one after it."""
+    """Return a model of one block, with a tensor before and one after it."""
     tensors = {"before": np.ones((2, 3), "f4"), "layer.weight": RNG.normal(0, 0.1, (ROWS, 5, 3)).astype(dtype)}
     tensors |= {NAMES[name]: changed.get(name, vector(dtype=dtype)) for name in members} | {"after": np.zeros(3, "f4")}
     if "weight" in changed:
@@ -44,7 +44,7 @@ def made(*members: str, dtype: str = "f4", **changed: Array) -> Model:
 
 
 def units(data: bytes) -> list[tuple[int, list[str]]]:
-    """compressed_parameter_types and names of the compressed data units."""
+    """Return compressed_parameter_types and names of the compressed data units."""
     return [
         (unit.ndu.compressed_parameter_types, list(map(str, unit.ndu.topology_elem_ids)))
         for unit in nnr.units(data)
@@ -53,17 +53,17 @@ def units(data: bytes) -> list[tuple[int, list[str]]]:
 
 
 def recs(group: Group) -> list[Rec]:
-    """The tensors of a unit with their levels."""
+    """Return the tensors of a unit with their levels."""
     return group.recs(state=UpdateState(), budget=Budget(Limits()))
 
 
 def product(model: Model) -> Any:
-    """The weight with its local scaling."""
+    """Return the weight with its local scaling."""
     scale = model.tensors.get(NAMES["scale"], np.ones(ROWS, "f4"))
     return model["layer.weight"].astype("f8") * scale.astype("f8")[:, None, None]
 
 
-# ------------------------------------------------------------------------------------------------ what a unit holds
+# ------------------------------------------------------------------------------------------------ contents of a unit
 @pytest.mark.parametrize("ls", [(), ("scale",)])
 @pytest.mark.parametrize("bn", [(), BN])
 @pytest.mark.parametrize("bi", [(), ("bias",)])
@@ -73,7 +73,7 @@ def product(model: Model) -> Any:
 def test_every_combination(
     ls: tuple[str, ...], bn: tuple[str, ...], bi: tuple[str, ...], options: dict[str, Any]
 ) -> None:
-    model = made(*bi, *bn, *ls)  # in another order than that of the header
+    model = made(*bi, *bn, *ls)  # in another order than in the header
     data = nnr.encode(model, **options)
     types = NNR_CPT_LS * bool(ls) | NNR_CPT_BN * bool(bn) | NNR_CPT_BI * bool(bi)
     names = ["layer.weight", *(NAMES[name] for name in (*ls, *bn, *bi))]
@@ -81,7 +81,7 @@ def test_every_combination(
     got, raw = nnr.decode(data), nnr.decode(data, raw=True)
     assert set(got) == set(model) - {NAMES["scale"]}
     assert set(raw) == set(model)
-    for name in (*ls, *bn, *bi):  # as exactly as in a unit of their own
+    for name in (*ls, *bn, *bi):  # as exactly as in a separate unit
         assert np.abs(raw[NAMES[name]].astype("f8") - model[NAMES[name]]).max() <= vector_bound(model[NAMES[name]])
     assert np.abs(raw["layer.weight"].astype("f8") - model["layer.weight"]).max() <= 2 * step_size(-40)
     scaled = np.abs(model["layer.weight"]).max() * vector_bound(model[NAMES["scale"]]) if ls else 0
@@ -99,7 +99,7 @@ def test_every_combination(
 def test_no_tensor_loses_by_being_in_a_block(
     exponents: list[int], dq: bool, density: int, dtype: str, scan_order: int
 ) -> None:
-    """Whatever the sizes."""
+    """This holds for all sizes."""
     changed = {name: vector(2.0**exponent, dtype) for name, exponent in zip(NAMES, exponents, strict=True)}
     model = made(*NAMES, dtype=dtype, **changed)
     options: dict[str, Any] = {"dependent_quantization": dq, "qp_density": density, "scan_order": scan_order}
@@ -111,7 +111,7 @@ def test_no_tensor_loses_by_being_in_a_block(
         return
     raw = nnr.decode(data, raw=True)
     for rec in (rec for group in BitstreamParser(UnitReader(data)).groups() for rec in recs(group)):
-        if rec.levels is not None and rec.levels.any():  # exactly multiples of the step, as 7.3.3 asks
+        if rec.levels is not None and rec.levels.any():  # exact multiples of the step size, as 7.3.3 requires
             level, value = next((n, x) for n, x in zip(rec.levels.flat, rec.values.flat, strict=True) if n)
             np.testing.assert_array_equal(rec.values.astype("f8"), rec.levels * (float(value) / float(level)))
     for name in NAMES.values():
@@ -128,7 +128,7 @@ def test_zeros_stay_zeros() -> None:
 
 
 def test_options_of_each_tensor() -> None:
-    """Each has its own step; the flag of dependent quantization is the weight's."""
+    """Each tensor has its own step size; the flag of dependent quantization is the weight's."""
     model = made("bias", *BN)
     rules = (
         nnr.Rule("layer.weight", qp=-20),
@@ -161,7 +161,7 @@ def test_two_blocks() -> None:
 
 
 def test_tensors_are_read_twice(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once to plan, once to code; a mapping that tells types and shapes may read them from a file each time."""
+    """They are read to plan and to code; a mapping with types and shapes may read them from a file each time."""
     monkeypatch.setattr("nnr_codec.encoder.encode.SURE", 0)  # no comparison with a lossless encoding
     read: list[str] = []
 
@@ -194,7 +194,7 @@ def test_the_report_counts_the_unit_once(tmp_path: Any) -> None:
 @pytest.mark.parametrize("rank", [1, 2, 7])
 @pytest.mark.parametrize("scan_order", [0, 1])
 def test_products(shape: tuple[int, ...] | None, rank: int, scan_order: int) -> None:
-    """The weight is no tensor of the model; it comes out, under its name and of its shape."""
+    """The weight is not a tensor of the model; it is decoded, with its name and shape."""
     g, h = RNG.normal(0, 0.3, (ROWS, rank)).astype("f4"), RNG.normal(0, 0.3, (rank, 15)).astype("f4")
     first = (shape or (ROWS,))[0]
     bias, scale = np.ones(first, "f4"), np.full(first, 2.0, "f4")
@@ -215,7 +215,7 @@ def test_products(shape: tuple[int, ...] | None, rank: int, scan_order: int) -> 
 
 
 def test_a_product_alone_is_a_block() -> None:
-    """Also what decode(raw=True) gave, where G has the name of the weight."""
+    """This includes the result of decode(raw=True), in which G has the name of the weight."""
     model = Model({"w": np.eye(4, 2, dtype="f4"), "w_H": np.ones((2, 6), "f4")}, blocks=[Block("w", g="w", h="w_H")])
     data = nnr.encode(model, qp=-40)
     assert units(data) == [(NNR_CPT_DC, ["w", "w_H"])]
@@ -231,7 +231,7 @@ def test_factors_of_different_flags_are_quantized_uniformly() -> None:
     assert unit.ndu.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
 
 
-# ------------------------------------------------------------------------------------------------ what is apart
+# ------------------------------------------------------------------------------------------------ separate tensors
 APART: dict[str, tuple[dict[str, Array], dict[str, Any], int]] = {
     "a bias of another shape": ({"bias": np.ones((1, ROWS), "f4")}, {}, NNR_CPT_BN),
     "a bias of another length": ({"bias": np.ones(5, "f4")}, {}, NNR_CPT_BN),
@@ -253,7 +253,7 @@ APART: dict[str, tuple[dict[str, Array], dict[str, Any], int]] = {
 
 @pytest.mark.parametrize("case", APART.values(), ids=APART)
 def test_what_the_unit_cannot_hold_is_coded_apart(case: tuple[dict[str, Array], dict[str, Any], int]) -> None:
-    """Each by a unit of its own, at its own place; what comes out is what would come out without a block."""
+    """Each tensor has its own unit at its position; decoded tensors are the same as without a block."""
     changed, options, types = case
     model = made("bias", *BN, **changed)
     data = nnr.encode(model, **options)
@@ -281,7 +281,7 @@ def test_an_incomplete_batch_normalization_is_apart() -> None:
 
 
 def test_float16() -> None:
-    """Vectors of float16 do not fit a unit with dependent quantization; with a step of their own they do."""
+    """Vectors of float16 do not fit a unit with dependent quantization, except with their own step size."""
     model = made("bias", dtype="f2")
     assert (0, ["layer.weight"]) in units(nnr.encode(model, qp=-40))
     data = nnr.encode(model, qp=-40, rules=(nnr.Rule("*.bias", exact=False, qp=-32),))
@@ -291,7 +291,7 @@ def test_float16() -> None:
     assert np.abs(got[NAMES["bias"]].astype("f8") - model[NAMES["bias"]]).max() <= 2 * step_size(-32)
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ rejected input
 G, H = np.ones((4, 2), "f4"), np.ones((2, 6), "f4")
 
 
@@ -330,3 +330,33 @@ def test_a_tensor_in_two_blocks_is_refused() -> None:
     model = Model({"v": G, "w": G, "b": G[:, 0]}, blocks=[Block("v", bias="b"), Block("w", bias="b")])
     with pytest.raises(nnr.EncodeError, match="'b' is in two blocks, or twice in one"):
         nnr.encode(model)
+
+
+@pytest.mark.parametrize("scan_order", [0, 1])
+def test_codebooks_in_blocks(scan_order: int) -> None:
+    rng = np.random.default_rng(3)
+    tensors = {"g": rng.normal(size=(20, 4)), "h": rng.normal(size=(4, 30)), "w": rng.normal(size=(20, 9))}
+    tensors |= {name: rng.normal(size=20) for name in ("b", "c")}
+    model = nnr.Model(
+        {name: tensor.astype(np.float32) for name, tensor in tensors.items()},
+        blocks=[nnr.Block("product", g="g", h="h", bias="b"), nnr.Block("w", bias="c")],
+    )
+    data = nnr.encode(model, codebook=16, scan_order=scan_order)
+    assert not nnr.verify(data).violations
+    product, plain = [unit.ndu for unit in nnr.units(data) if unit.header.nnr_unit_type == NNR_NDU]
+    assert product.codebook.codebook_size <= 16
+    assert product.codebook_dc.codebook_size <= 16
+    assert plain.codebook_present_flag
+    assert "codebook_dc" not in plain
+    found = nnr.decode(data)
+    assert np.unique(found["w"]).size <= 16
+    assert np.corrcoef(found["product"].ravel(), (model["g"] @ model["h"]).ravel())[0, 1] > 0.98
+
+
+def test_factors_share_codebooks_or_have_none() -> None:
+    model = nnr.Model(
+        {"g": RNG.normal(size=(9, 4)), "h": RNG.normal(size=(4, 8))}, blocks=[nnr.Block("product", g="g", h="h")]
+    )
+    data = nnr.encode(model, rules=[nnr.Rule("g", codebook=4)])
+    (unit,) = [unit.ndu for unit in nnr.units(data) if unit.header.nnr_unit_type == NNR_NDU]
+    assert not unit.codebook_present_flag

@@ -1,4 +1,4 @@
-"""Tools by what they save: against all others, on small tensors."""
+"""Savings of tools: comparison with all alternatives, on small tensors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def laplacian(scale: float, shape: tuple[int, ...] = (60, 50)) -> Levels:
 @pytest.mark.parametrize("dq_flag", [0, 1])
 @pytest.mark.parametrize("scale", [0.3, 2, 8, 30, 400, 1e6])
 def test_unary_length_against_all(scale: float, dq_flag: int) -> None:
-    """No length of those tried is shorter by more than what makes a choice worth it; with all compared, none."""
+    """No tried length is shorter by more than the threshold of the choice; if all are tried, none is shorter."""
     one = part(laplacian(scale), dq_flag=dq_flag)
     costs = {length: measure(one.syntax.with_unary_length(length), one.levels)[1] for length in UNARY_LENGTHS}
     unary, found = choose_tools([one])
@@ -73,7 +73,7 @@ def test_rows_are_skipped_where_that_saves(share: float) -> None:
         assert found[0].side.row_skip_enabled_flag == (share > 0)
 
 
-def test_what_is_not_open_stays() -> None:
+def test_fixed_choices_stay() -> None:
     levels = laplacian(300)
     levels[:30] = 0
     unary, found = choose_tools([part(levels, Tools(choose_shift_parameters=False))])
@@ -88,7 +88,7 @@ def test_what_is_not_open_stays() -> None:
     ("width", "scan_order", "dq_flag", "skips"), [(10, 1, 1, 0), (12, 1, 1, 1), (10, 1, 0, 1), (10, 0, 1, 1)]
 )
 def test_rows_that_decoders_disagree_about(width: int, scan_order: int, dq_flag: int, skips: int) -> None:
-    """Skipped rows in block scan, with a width that is no multiple of 4 (errata D6)."""
+    """Rows are skipped in a block scan whose width is not a multiple of 4 (errata D6)."""
     levels = laplacian(2, (40, width))
     levels[5:25] = 0
     for options in (
@@ -99,7 +99,7 @@ def test_rows_that_decoders_disagree_about(width: int, scan_order: int, dq_flag:
 
 
 def test_parts_of_a_unit_share_a_unary_length() -> None:
-    """The largest decides, wherever it stands; the ids of all suit it."""
+    """The largest part decides, at any position; the ids of all parts fit the length."""
     small, large = part(laplacian(0.5, (20,))), part(laplacian(1e5))
     assert choose_tools([large])[0] == 0
     unary, both = choose_tools([small, large])
@@ -111,7 +111,7 @@ def test_parts_of_a_unit_share_a_unary_length() -> None:
 
 
 def test_all_lengths_are_compared_where_time_does_not_matter() -> None:
-    """Of few levels, some large, counts favour long codes, whose contexts never learn as much."""
+    """With few levels, some of them large, counts favour long codes, whose contexts cannot adapt enough."""
     levels = laplacian(20, (16, 27))
     one = part(levels)
     costs = [measure(one.syntax.with_unary_length(length), levels)[1] for length in ALL_UNARY_LENGTHS]

@@ -1,4 +1,4 @@
-"""The default step: each matrix keeps its SNR, its rows and most of its values, whatever its scale."""
+"""The default step size: each matrix keeps its SNR, its rows and most of its values, at any scale."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_zeros_stay_zeros() -> None:
 
 
 def test_negligible_values_do_not_cost_bits() -> None:
-    """Weight decay leaves values in dead channels that float32 arithmetic loses beside the others."""
+    """Weight decay leaves values in dead channels that have no effect in float32 sums."""
     array = normal(shape=(60, 100))
     dead = array.copy()
     dead[::2] *= np.float32(1e-12)
@@ -124,7 +124,7 @@ def test_negligible_values_do_not_cost_bits() -> None:
 @pytest.mark.parametrize("shape", [(64, 64), (5000,)])
 @pytest.mark.parametrize("scale", [1e-15, 1e-4, 1.0])
 def test_all_second_moments_keep_their_magnitude(shape: tuple[int, ...], scale: float) -> None:
-    """Values without a sign over a wide range are divisors, of which small ones matter as much as large ones."""
+    """Nonnegative values with a wide range are divisors, and small ones are as important as large ones."""
     moments = normal(scale, shape) ** 2 + np.float32(1e-9 * scale**2)
     decoded = coded(moments)
     np.testing.assert_allclose(decoded, moments, rtol=0.02)
@@ -170,7 +170,7 @@ def test_a_small_matrix_keeps_the_floor_of_a_quality(quality: float) -> None:
 
 
 def test_updates_have_no_floor() -> None:
-    """Error feedback carries over what an update leaves out."""
+    """Error feedback adds the omitted part of an update to the next one."""
     base = {"a": normal(shape=(64, 64)), "b": normal(shape=(64, 64))}
     new = {"a": base["a"] + normal(1e-2, (64, 64)), "b": base["b"] + normal(1e-11, (64, 64))}
     decoded = nnr.apply_update(base, nnr.encode_update(base, new, max_error=1e-3))

@@ -1,4 +1,4 @@
-"""Levels of effort, what a bit is worth, codebooks of quantized tensors, and steps of vectors."""
+"""Levels of effort, the value of a bit, codebooks of quantized tensors, and step sizes of vectors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_level_does_more() -> None:
 
 @pytest.mark.parametrize("dtype", ["f4", "f2", "f8"])
 def test_more_effort_is_not_larger(dtype: str) -> None:
-    """By the sum that it minimises, and but for what samples do not show."""
+    """Cost is the minimized sum, and may deviate within the accuracy of samples."""
     values = laplacian((120, 90), 2.0**-7).astype(dtype)
     step = 2.0**-8
     sums = []
@@ -73,7 +73,7 @@ def test_more_effort_is_not_larger(dtype: str) -> None:
 
 @pytest.mark.medium
 @pytest.mark.parametrize("effort", LEVELS)
-def test_whatever_the_effort_the_tensors_come_back(effort: int) -> None:
+def test_tensors_come_back_at_any_effort(effort: int) -> None:
     model = {
         "w": laplacian((30, 40), 0.05),
         "pruned": laplacian((30, 40), 0.05) * (RNG.random((30, 40)) < 0.1),
@@ -144,7 +144,7 @@ def test_no_such_effort(effort: int) -> None:
 
 
 def test_the_least_sum_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all candidates at the highest level, by their true costs."""
+    """At the highest level, the minimum over all candidates by their true costs is selected."""
     values = laplacian((60, 50), 2.0**-9)
     seen: list[TensorPlan] = []
     least = rate_distortion.least_cost
@@ -201,8 +201,8 @@ def test_a_codebook_of_a_size(size: int, dtype: str) -> None:
         assert noise(values, codebook=size) < float((values.astype("f8") ** 2).mean()) / size
 
 
-def test_a_codebook_suits_what_is_there() -> None:
-    """Clusters with noise: one entry in the middle of each."""
+def test_a_codebook_fits_the_clusters() -> None:
+    """Noisy clusters get one entry each, in their middle."""
     centres = np.array([-0.7, -0.1, 0.35, 0.4])
     values = (RNG.choice(centres, (100, 40)) + RNG.normal(0, 0.002, (100, 40))).astype("f4")
     plan = planned(values, effort=7, qp=-28)
@@ -265,7 +265,7 @@ def test_vectors_have_65_decibels(scale: float) -> None:
 
 
 def test_small_variances_are_kept() -> None:
-    """Three decades of them: all but the least eighth within one part in 64."""
+    """Over three decades, all but the smallest eighth are within one part in 64."""
     values = np.geomspace(0.01, 10, 64).astype("f4")
     _, got = decoded(values)
     errors = np.abs(got - values) / values
@@ -291,7 +291,7 @@ def test_values_far_apart_are_kept(values: list[float]) -> None:
 @pytest.mark.clients
 @pytest.mark.parametrize("name", ["resnet20_cifar10", "digits_cnn"])
 def test_networks_do_not_notice(name: str) -> None:
-    """What vectors lose is far below what the weights of the same file do."""
+    """Errors of vectors have much less effect than errors of the weights of the same file."""
     pytest.importorskip("tract")
     assert SHARED
     model = nnr.load(SHARED / "models" / f"{name}.nnef")

@@ -1,4 +1,4 @@
-"""What the encoder promises: errors, types, options, and the same bytes every time."""
+"""Guarantees of the encoder: errors, types, options, and deterministic bytes."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ MATRIX = RNG.normal(0, 0.3, (40, 30)).astype("f4")
 
 
 def headers(data: bytes) -> dict[str, NnrCompressedDataUnitHeader]:
-    """Headers of the compressed data units by name."""
+    """Return headers of the compressed data units by name."""
     return {unit.ndu.topology_elem_id: unit.ndu for unit in nnr.units(data) if unit.header.nnr_unit_type == NNR_NDU}
 
 
 def has_record(data: bytes) -> bool:
-    """Whether there is side information."""
+    """Return whether there is side information."""
     return bool(nnr.open(data).side)
 
 
 def kind(data: bytes, name: str = "w") -> PayloadType:
-    """The payload type of a tensor."""
+    """Return the payload type of a tensor."""
     return nnr.open(data).info[name].payload_type
 
 
 def coded(values: Any, **options: Any) -> Any:
-    """A tensor after the codec."""
+    """Return a tensor after the codec."""
     return nnr.decode(nnr.encode({"w": values}, **options))["w"]
 
 
 def vector_bound(values: Any, step: float = step_size(-40)) -> float:
-    """The largest error of a vector, where that is the step of other tensors."""
+    """Return the largest error of a vector at the step size of other tensors."""
     octaves = float(np.log2(step / step_size(-40)))
     mean = float(np.sqrt((values.astype("f8") ** 2).mean()))
     return 1.1 * mean * 2.0 ** (min(octaves, octaves / 2, 2) - 10)
 
 
 def error(values: Any, **options: Any) -> float:
-    """The largest error in float64."""
+    """Return the largest error in float64."""
     return float(np.abs(coded(values, **options).astype("f8") - values.astype("f8")).max())
 
 
@@ -79,7 +79,7 @@ def test_a_matrix_is_quantized_at_qp() -> None:
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("scale", [1e-12, 1e-5, 0.1, 1, 30, 2047, 1e5])
 def test_a_vector_is_kept_finely(shape: tuple[int, ...], dtype: str, scale: float) -> None:
-    """Within 2**-10 of the root mean square, or as float32."""
+    """The error is within 2**-10 of the root mean square, or the rounding to float32."""
     values = RNG.normal(0, 0.4, shape).astype(dtype) * np.dtype(dtype).type(scale)
     worst = error(values)
     as_float32 = np.array_equal(coded(values).reshape(shape), values.astype("f4"))
@@ -88,7 +88,7 @@ def test_a_vector_is_kept_finely(shape: tuple[int, ...], dtype: str, scale: floa
 
 @pytest.mark.parametrize("value", [1e-50, 1e-300, 5e-324])
 def test_a_tiny_vector_of_doubles_does_not_vanish(value: float) -> None:
-    """float32, the type of raw parameters, has nothing as small: quantized with its own step, or kept exactly."""
+    """float32, the type of raw parameters, is too coarse: a smaller step size or lossless coding is used."""
     values = np.array([value, -value / 2])
     np.testing.assert_allclose(coded(values), values, rtol=1e-3)
 
@@ -96,7 +96,7 @@ def test_a_tiny_vector_of_doubles_does_not_vanish(value: float) -> None:
 @pytest.mark.parametrize("size", [1, 10, 1000])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
 def test_a_vector_of_zeros_costs_little(size: int, dtype: str) -> None:
-    """Zeros are the usual start of biases. They take few bytes, not four each, and NNCodec reads them (errata N11)."""
+    """Biases usually start as zeros. They take few bytes, not four each, and NNCodec reads them (errata N11)."""
     values = np.zeros(size, dtype)
     np.testing.assert_array_equal(coded(values), values)
     assert len(nnr.encode({"w": values})) <= 70
@@ -118,7 +118,7 @@ def test_integers_are_exact(dtype: str, shape: tuple[int, ...], profile: int) ->
     got = nnr.decode(data)["w"]
     np.testing.assert_array_equal(got, values)
     assert (got.dtype, got.shape) == (np.dtype(dtype), shape)
-    plain = nnr.decode(data, raw=True)["w"]  # what decoders see that know nothing of the record
+    plain = nnr.decode(data, raw=True)["w"]  # the values of decoders that ignore the record
     np.testing.assert_array_equal(plain, np.asarray(values).reshape(plain.shape))
     assert plain.shape == (shape or (1,))
     expected = {"?": "i1", "i1": "i1", "u1": "i2", "i2": "i2", "u2": "i4", "i4": "i4"}.get(dtype, "i8")
@@ -126,7 +126,7 @@ def test_integers_are_exact(dtype: str, shape: tuple[int, ...], profile: int) ->
 
 
 def test_doubles_in_a_profile_without_them() -> None:
-    """With steps that are finer than float32: every decoded value is exact in that (7.3.3)."""
+    """Step sizes are finer than float32, and every decoded value is exact in float32 (7.3.3)."""
     model = {"w": np.random.default_rng(3).normal(0, 0.1, (30, 40))}
     data = nnr.encode(model, profile=0, qp=-118)
     assert not nnr.verify(data).violations
@@ -171,7 +171,7 @@ def test_uniform_quantization_errs_by_half_a_step(values: Any, dtype: str, qp: i
 
 
 def used_step(data: bytes) -> float:
-    """stepSize of the first tensor: its qp_value is the first 8 bits of the arithmetic code, bypass coded."""
+    """Return stepSize of the first tensor: its qp_value is the first 8 bits of the arithmetic code, bypass coded."""
     (unit,) = (unit for unit in nnr.units(data) if unit.header.nnr_unit_type == NNR_NDU)
     assert isinstance(unit.payload, memoryview)
     return step_size(PayloadDecoder(unit.payload).quant_param(8))
@@ -182,7 +182,7 @@ def used_step(data: bytes) -> float:
 @pytest.mark.parametrize("scan_order", [0, 2])
 @pytest.mark.parametrize("qp", [-40, -30, -20, -8])
 def test_dependent_quantization_errs_by_two_steps_at_most(values: Any, dtype: str, scan_order: int, qp: int) -> None:
-    """The search chooses among values four steps apart, for the least squared error of all; few are off by a step."""
+    """The search minimizes the squared error over values four steps apart; few values differ by a step."""
     matrix = values.reshape(100, 200).astype(dtype)
     errors = np.abs(coded(matrix, qp=qp, scan_order=scan_order).astype("f8") - matrix.astype("f8")) / step_size(qp)
     assert errors.max() <= 2
@@ -191,7 +191,7 @@ def test_dependent_quantization_errs_by_two_steps_at_most(values: Any, dtype: st
 
 
 def test_dependent_quantization_has_less_error_than_uniform() -> None:
-    """Than uniform of twice the step, which has as many values to choose from: 8 states gain about 1.1 dB."""
+    """Uniform quantization has twice the step size, and as many values: 8 states gain about 1.1 dB."""
     values = RNG.uniform(-1, 1, (300, 300)).astype("f4")
     mean_square = float(np.square(coded(values, qp=-16).astype("f8") - values).mean())
     uniform_at_twice = float(
@@ -205,7 +205,7 @@ def test_dependent_quantization_has_less_error_than_uniform() -> None:
 @pytest.mark.parametrize("qp", [-60, -56, -45, -40, -35, -21, -6, 3])
 @pytest.mark.parametrize("scale", [2.0**-14, 0.01, 1, 100, 30000])
 def test_float16_is_never_rounded(dq: bool, qp: int, scale: float) -> None:
-    """Each decoded value is a level times the step, exactly, in float16 (7.3.3)."""
+    """Each decoded value is exactly a level times the step size in float16 (7.3.3)."""
     matrix = np.clip(RNG.normal(0, 1, (30, 20)) * scale, -65504, 65504).astype("f2")
     try:
         data = nnr.encode({"w": matrix}, qp=qp, dependent_quantization=dq, side_info=False)
@@ -218,7 +218,7 @@ def test_float16_is_never_rounded(dq: bool, qp: int, scale: float) -> None:
 
 
 def recs_of(data: bytes) -> list[Rec]:
-    """The decoder's tensors and integers of the only unit."""
+    """Return the decoder's tensors and integers of the only unit."""
     (group,) = BitstreamParser(UnitReader(data)).groups()
     return group.recs(state=UpdateState(), budget=Budget(Limits()))
 
@@ -287,7 +287,7 @@ def test_fast_decode_leaves_levels_and_given_scan_orders_alone() -> None:
 @pytest.mark.parametrize("scan_order", [1, 2, 3, 4])
 @pytest.mark.parametrize("dq", [False, True])
 def test_scan_orders(shape: tuple[int, ...], scan_order: int, dq: bool) -> None:
-    """Blocks with the entry points that a decoder meets; matrices only."""
+    """Only matrices have blocks, with the entry points that a decoder reaches."""
     values = RNG.normal(0, 0.1, shape).astype("f4")
     data = nnr.encode({"w": values}, scan_order=scan_order, dependent_quantization=dq, exact=False, rate=0)
     header = headers(data)["w"]
@@ -300,7 +300,7 @@ def test_scan_orders(shape: tuple[int, ...], scan_order: int, dq: bool) -> None:
     assert np.abs(got.astype("f8") - values).max() <= 2 * step_size(-40)
     if not dq:
         np.testing.assert_array_equal(got, coded(values, dependent_quantization=False, exact=False, rate=0))
-    if count:  # the lists are those of the payload: bits between entry points, and their number in total
+    if count:  # the lists agree with the payload: bits between entry points, and their number in total
         bits = np.cumsum([header.bit_offset_delta1, *header.bit_offset_delta2])
         (unit,) = (unit for unit in nnr.units(data) if unit.header.nnr_unit_type == NNR_NDU)
         assert (bits >= 0).all()
@@ -365,7 +365,7 @@ def test_every_density(density: int) -> None:
 
 @pytest.mark.parametrize("density", range(8))
 def test_a_density_alone_is_enough(density: int) -> None:
-    """The default qp suits every density."""
+    """The default qp is adapted to every density."""
     assert np.abs(coded(MATRIX, qp_density=density).astype("f8") - MATRIX).max() < 1
 
 
@@ -387,7 +387,7 @@ def test_rows_of_zeros_are_skipped(dq: bool, scan_order: int) -> None:
 
 
 def test_rows_are_not_skipped_where_decoders_disagree() -> None:
-    """Dependent quantization in blocks, and a width that four does not divide (errata D6)."""
+    """The case is dependent quantization in blocks, with a width that is not a multiple of four (errata D6)."""
     values = MATRIX[:, : MATRIX.shape[1] // 4 * 4 - 1].copy()
     values[::2] = 0
     always, never = (nnr.encode({"w": values}, row_skipping=skip, scan_order=1) for skip in (True, False))
@@ -406,12 +406,12 @@ def test_choosing_shift_parameters_saves_bytes() -> None:
     assert len(nnr.encode({"w": values})) < len(nnr.encode({"w": values}, choose_shift_parameters=False))
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ rejected input
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 @pytest.mark.parametrize("options", [{}, {"exact": False}, {"exact": True}], ids=str)
 def test_not_finite_is_kept_bit_for_bit(bad: float, dtype: str, options: dict[str, Any]) -> None:
-    """Nothing quantizes them, so their tensor is coded exactly: by NNR alone where that holds them."""
+    """Their tensor is not quantized but coded exactly, with elements of the standard alone if possible."""
     values = MATRIX.astype(dtype)
     values[3, 4] = bad
     for tensor in (values, values[3]):
@@ -430,7 +430,7 @@ def test_the_bits_of_a_nan_are_kept() -> None:
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 @pytest.mark.parametrize("profile", [0, 1])
 def test_exact_is_exact(dtype: str, profile: int) -> None:
-    """Whatever the type: exact=True means each bit."""
+    """exact=True preserves each bit of every type."""
     values = RNG.normal(0, 1, (10, 10)).astype(dtype)
     assert coded(values, exact=True, profile=profile).tobytes() == values.tobytes()
 
@@ -466,7 +466,7 @@ def test_more_than_32_bits_take_side_information(value: int, dtype: str, exact: 
     got = coded(values, exact=exact)
     assert got.dtype == values.dtype
     np.testing.assert_array_equal(got, values)
-    with pytest.raises(nnr.EncodeError, match=rf"'big' has integers outside of int32 .*{value}"):
+    with pytest.raises(nnr.EncodeError, match=rf"'big' has integers outside int32 .*{value}"):
         nnr.encode({"big": values}, exact=exact, side_info=False)
 
 
@@ -531,7 +531,7 @@ def model() -> dict[str, Any]:
     return {
         "conv.weight": rng.normal(0, 0.1, (16, 8, 3, 3)).astype("f4"),
         "conv.bias": rng.normal(0, 0.1, 16).astype("f4"),
-        "wide": rng.laplace(0, 1, (20, 12)).astype("f4").astype("f8"),  # so that it can be kept exactly
+        "wide": rng.laplace(0, 1, (20, 12)).astype("f4").astype("f8"),  # so that it can be coded losslessly
         "half": rng.normal(0, 1, (9, 7)).astype("f2"),
         "ints": rng.integers(-1000, 1000, (5, 6, 2)),
         "bytes": rng.integers(0, 256, (10, 3)).astype("u1"),
@@ -553,7 +553,7 @@ def test_the_same_bytes_twice(options: dict[str, Any]) -> None:
 
 
 def variants(values: Any) -> dict[str, Any]:
-    """The same values in other layouts of memory."""
+    """Return the same values in other layouts of memory."""
     wide = np.empty((*values.shape[:-1], 2 * values.shape[-1]), values.dtype)
     wide[..., ::2] = values
     read_only = values.copy()
@@ -624,7 +624,7 @@ NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 def test_any_model_comes_back_within_its_error(
     model: dict[str, Any], profile: int, qp: int, dq: bool, scan_order: int, row_skipping: bool
 ) -> None:
-    """Matrices within two steps (dependent) or half a step (uniform), vectors finely, integers exactly."""
+    """Matrices are within two steps (dependent) or half a step (uniform), vectors fine, integers exact."""
     options: dict[str, Any] = {"profile": profile, "qp": qp, "dependent_quantization": dq, "rate": 0}
     data = nnr.encode(model, **options, scan_order=scan_order, row_skipping=row_skipping and profile == 1)
     got = nnr.decode(data)
@@ -636,7 +636,7 @@ def test_any_model_comes_back_within_its_error(
         if values.dtype.kind != "f":
             np.testing.assert_array_equal(after, before)
             continue
-        # Raw parameters are float32, and so is all of profile 0, which is rounded to float16 in the end.
+        # Raw parameters are float32, and so are all values in profile 0, which are finally rounded to float16.
         rounded = values.dtype == np.float64 or (values.dtype == np.float16 and profile == 0)
         info = np.finfo(np.float16 if values.dtype == np.float16 else np.float32)
         largest = np.maximum(np.abs(before), np.abs(after))

@@ -1,4 +1,4 @@
-"""Exact codes: which one is chosen for what, what it may need, and what it takes."""
+"""Exact codes: their selection, requirements and sizes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def normal(shape: tuple[int, ...] = SHAPE, dtype: Any = "f4") -> Array:
 
 
 def quantized(bits: int, axis: int | None = None, dtype: Any = "f4", zero_point: int = 0) -> Array:
-    """What somebody's symmetric quantization to integers, and back to floats, leaves of weights."""
+    """Return weights after symmetric quantization to integers and back to floats."""
     values, most = normal(), (1 << (bits - 1)) - 1
     scale = np.abs(values).max(axis=None if axis is None else 1 - axis, keepdims=True) / np.float32(most)
     integers = np.rint(values / scale).astype("i4") - zero_point
@@ -47,14 +47,14 @@ def quantized(bits: int, axis: int | None = None, dtype: Any = "f4", zero_point:
 
 
 def affine(zero_point: int, dtype: Any = "f4", most: int = 255) -> Array:
-    """What quantization with a zero point leaves of random numbers; the largest integers of rows differ."""
+    """Return random numbers after quantization with a zero point; the largest integers of rows differ."""
     integers = rng().integers(0, most, SHAPE, endpoint=True) - zero_point
     scale = rng(8).uniform(0.001, 0.01, (SHAPE[0], 1)).astype("f4")
     return (integers.astype("f4") * scale).astype(dtype)
 
 
 def side(data: bytes, name: str = "w") -> Any:
-    """The code of a tensor; None when it has none."""
+    """Return the code of a tensor; None if it has none."""
     record = nnr.open(data).side.tensors.get(name)
     return record.code if record else None
 
@@ -71,12 +71,12 @@ def assert_exact(data: bytes, **tensors: Array) -> None:
         assert decoded[name].tobytes() == array.tobytes(), name
 
 
-# ------------------------------------------------------------------------------------------------ which code for what
+# ------------------------------------------------------------------------------------------------ choice of codes
 def few(values: Any, dtype: Any = "f4") -> Array:
     return rng().choice(np.array(values, dtype), SHAPE)
 
 
-CODES: dict[str, tuple[Array, str, float]] = {  # the tensor, its code, and bits per parameter at most
+CODES: dict[str, tuple[Array, str, float]] = {  # the tensor, its code, and the maximum number of bits per parameter
     "float32": (normal(), "float", 27.6),
     "float64": (normal(dtype="f8"), "float", 56.6),
     "float16": (normal(dtype="f2"), "float", 14.2),
@@ -144,7 +144,7 @@ def test_what_needs_no_record_is_the_same_for_every_decoder(name: str) -> None:
 
 
 def test_a_codebook_is_flagged() -> None:
-    """mps_quantization_method_flags; the entries increase, one of them at least is 0 or the most frequent."""
+    """The flag is in mps_quantization_method_flags; entries increase, and one of them is 0 or the most frequent."""
     (parameters,) = units(nnr.encode({"w": CODES["clusters of a grid"][0]}), NNR_MPS)
     assert parameters.payload.mps_quantization_method_flags == NNR_QSU | NNR_QCB  # type: ignore[union-attr]
     (parameters,) = units(nnr.encode({"w": normal()}), NNR_MPS)
@@ -155,7 +155,7 @@ def test_a_codebook_is_flagged() -> None:
 @pytest.mark.parametrize("density", range(8))
 @pytest.mark.parametrize("odd", [1, 3, 5, 7, 9, 31, 255, 257])
 def test_steps_of_every_density(density: int, odd: int) -> None:
-    """2**density mantissas; a grid that has another one takes the power of two in it."""
+    """There are 2**density mantissas; a grid with another mantissa uses the power of two in it."""
     array = rng().integers(-100, 100, SHAPE).astype("f4") * np.float32(odd / 2048)
     data = nnr.encode({"w": array}, exact=True, qp_density=density, side_info=False)
     assert_exact(data, w=array)
@@ -170,10 +170,10 @@ def test_steps_of_every_density(density: int, odd: int) -> None:
         few([1.0, 2.0**-40]),  # too far apart for a codebook's 32 bits
         few([1.0, -0.0]),
         few([2.0**40, 3.0]),
-        few([1e-45, 2e-45]),  # no step is as small
+        few([1e-45, 2e-45]),  # no step size is as small
         np.full(SHAPE, 2.0**-140, "f4"),
         few([1.0, np.nextafter(np.float32(1), np.float32(2)), 3e38]),
-        few([2.0**-24, 1.0], "f2"),  # a step that is no normal number of float16
+        few([2.0**-24, 1.0], "f2"),  # a step size that is not a normal number of float16
         few([2.0**-24, 2.0**-22], "f2"),
         few([5e-324, 1e308], "f8"),
         few([1.0, 1 + 2.0**-30], "f8"),  # profile 0 has float32 only
@@ -198,7 +198,7 @@ def test_integers_of_any_range(base: int, span: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the default
-def test_the_default_takes_what_is_exact_and_smaller() -> None:
+def test_the_default_uses_smaller_exact_codes() -> None:
     array = CODES["clusters of a grid"][0]
     data = nnr.encode({"w": array})
     assert_exact(data, w=array)
@@ -220,7 +220,7 @@ def test_the_default_is_exact_where_floats_have_few_bits() -> None:
 
 
 def test_a_grid_on_which_a_product_is_rounded_up_to_a_power_of_two() -> None:
-    """Numbers below it are closer to each other than those above."""
+    """Numbers below it are closer to each other than numbers above."""
     integers = [1, 2, 3, 6, 7, 9, 23, 25, 30, 36, 38, 40, 41, 43, 48, 58, 63, 65, 68, 80, 82, 93, 115, 118, 119, 127]
     row = (np.array(integers, "f4") * np.float32(np.float16(0.00026035))).astype("f2")
     assert 2.0**-7 in row
@@ -298,7 +298,7 @@ def test_source_and_metadata() -> None:
     decoded = nnr.decode(nnr.encode(model))
     assert (decoded.format, decoded.metadata) == ("safetensors", {"ü": "\n"})
     plain = nnr.encode(Model({"w": normal()}, format="safetensors"))
-    assert plain == nnr.encode({"w": normal()})  # the format alone is not worth a record
+    assert plain == nnr.encode({"w": normal()})  # the format alone does not justify a record
 
 
 def test_a_record_that_is_too_long_is_refused() -> None:
@@ -308,7 +308,7 @@ def test_a_record_that_is_too_long_is_refused() -> None:
 
 
 def test_palettes_leave_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them together: what does not fit any more is coded in another way."""
+    """The sum is bounded: tensors that exceed it are coded in another way."""
     for module in ("unit_layout", "preamble"):
         monkeypatch.setattr(f"nnr_codec.encoder.{module}.DEFAULT_LIMITS", Limits(max_side_info_bytes=2000))
     model = {f"{k}": CODES["clusters"][0] * np.float32(1.1**k) for k in range(9)}
@@ -331,7 +331,7 @@ def test_the_same_memory_is_coded_once() -> None:
 
 
 def test_arrays_that_are_read_anew_are_not_tied() -> None:
-    """They may come to lie where others lay."""
+    """They may be at the address of earlier arrays."""
 
     class Lazy(dict[str, Array]):
         def __getitem__(self, name: str) -> Array:
@@ -359,7 +359,7 @@ def test_ties_that_a_model_names() -> None:
 
 
 def test_a_tie_to_a_tied_tensor_is_one_to_the_first() -> None:
-    """Whoever found which of the two."""
+    """It does not matter how either tie was found."""
     w = normal()
     decoded = nnr.decode(nnr.encode(Model({"x": w, "a": w, "b": w.copy()}, aliases={"b": "a"})))
     assert decoded.aliases == {"a": "x", "b": "x"}
@@ -407,7 +407,7 @@ def test_planning_keeps_no_tensor() -> None:
 
 
 def test_coding_keeps_no_tensor(tmp_path: Path) -> None:
-    """At most the tensor, its levels and its other bits are there at once."""
+    """At most the tensor, its levels and its other bits are in memory at once."""
     tensor = normal((1000, 2000))
     np.savez(tmp_path / "m.npz", w=tensor)
     nnr.encode({"warm": normal()}, exact=True)
@@ -439,7 +439,7 @@ def test_presets() -> None:
     [("resnet20_cifar10", 914_309), ("resnet56_cifar10", 2_887_037), ("squeezenet1_0_deepcompression", 600_099)],
 )
 def test_real_networks(name: str, most: int) -> None:
-    """At most zstd -19 over byte planes, and for the quantized one what its paper's codes would take."""
+    """The size is at most zstd -19 over byte planes, and for the quantized one the size of its paper's codes."""
     assert SHARED
     model = nnr.load(SHARED / "models" / f"{name}.safetensors")
     data = nnr.encode(model, exact=True)
@@ -474,7 +474,7 @@ def test_a_tensor_that_changes_meanwhile() -> None:
 # ------------------------------------------------------------------------------------------------ integers near entropy
 @pytest.mark.parametrize("sigma", [16, 32])
 def test_normal_integers_take_their_entropy(sigma: int) -> None:
-    """Low bits are uniform, and cost most if they are coded."""
+    """Low bits are uniform, and arithmetic coding would increase their size."""
     integers = np.rint(rng().normal(0, sigma, (700, 700))).clip(-128, 127).astype("i1")
     counts = np.unique(integers, return_counts=True)[1] / integers.size
     entropy = -integers.size * float((counts * np.log2(counts)).sum()) / 8

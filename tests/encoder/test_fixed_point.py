@@ -1,4 +1,4 @@
-"""The option fixed_point: every float is the nearest number of Q7.8, and what lies beyond is told."""
+"""The option fixed_point: every float is the nearest number of Q7.8, and saturation is reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.n
 
 
 def nearest(values: Array) -> npt.NDArray[np.float32]:
-    """The numbers of Q7.8, by arithmetic of integers."""
+    """Return the numbers of Q7.8, by integer arithmetic."""
     levels = []
     for value in np.asarray(values, "f8").reshape(-1).tolist():
         numerator, denominator = value.as_integer_ratio()
@@ -48,13 +48,13 @@ def assert_nearest(decoded: Mapping[str, Array], tensors: Mapping[str, Array]) -
 
 
 def encoded(tensors: Mapping[str, Array] | Model, **options: Any) -> bytes:
-    """Without a word about saturation."""
+    """Return a bitstream that was encoded without a warning of saturation."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", nnr.SaturationWarning)
         return nnr.encode(tensors, fixed_point="q7.8", **options)
 
 
-#: Ties, the ends of the range and what is next to them, tiny and huge numbers.
+#: Ties, the ends of the range and their neighbours, tiny and huge numbers.
 EDGES = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -1.5, 0.5 + 1e-12, 32766.5, 32767.49, -32768.5, -32769, 1e-300, 3e38, -3e38]
 EDGE = np.array(EDGES) / 256
 
@@ -119,11 +119,11 @@ def test_integers_and_empty_tensors_stay_as_they_are() -> None:
         assert np.array_equal(decoded[name], tensor)
 
 
-def test_what_saturates_is_told() -> None:
+def test_saturation_is_reported() -> None:
     tensors = {
         "fine": np.array([-128, 127.996], "f4"),
         "a": np.array([[1, 128, -300.5]], "f4"),
-        "rounded": np.array([-128.001, 127.9979], "f4"),  # the nearest numbers are the last ones
+        "rounded": np.array([-128.001, 127.9979], "f4"),  # the nearest numbers are the extreme ones
         "b": np.array([1e30]),
     }
     with pytest.warns(nnr.SaturationWarning) as told:
@@ -135,14 +135,14 @@ def test_what_saturates_is_told() -> None:
         "parameters outside -128..127.99609375 of q7.8 saturate: 'a' (2, the largest -300.5), "
         "'b' (1, the largest 1e+30)"
     )
-    again = pickle.loads(pickle.dumps(warning))  # as an error it may come from another process
+    again = pickle.loads(pickle.dumps(warning))  # the error may come from another process
     assert (str(again), again.tensors) == (str(warning), warning.tensors)
     assert_nearest(nnr.decode(data).tensors, tensors)
     with pytest.warns(nnr.SaturationWarning):
         nnr.estimate(tensors, fixed_point="q7.8")
 
 
-def test_many_names_are_not_all_told() -> None:
+def test_many_names_are_abbreviated() -> None:
     with pytest.warns(nnr.SaturationWarning) as told:
         nnr.encode({f"{'n' * 300}{k}": np.array([200.0]) for k in range(11)}, fixed_point="q7.8")
     message = str(told[0].message)
@@ -186,7 +186,9 @@ def test_values_that_are_not_finite(wrong: float, dtype: Any) -> None:
     ],
 )
 def test_nothing_else_decides_on_errors(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(nnr.EncodeError, match=f"fixed_point determines all step sizes, so {named} has no effect$"):
+    with pytest.raises(
+        nnr.EncodeError, match=f"fixed_point determines all step sizes, so {named} has no effect; omit it$"
+    ):
         nnr.EncoderConfig(fixed_point="q7.8", **options)
 
 
@@ -214,7 +216,7 @@ def test_blocks_hold_the_same_numbers() -> None:
 
 
 def test_folding_leaves_an_offset() -> None:
-    """Weights are multiplied by alpha before they are rounded, and what normalizes adds an offset and nothing else."""
+    """Weights are multiplied by alpha before they are rounded, and the normalization only adds an offset."""
     decoded = nnr.decode(encoded(MODEL, fold_batchnorm=True)).tensors
     value = {name: tensor.astype("f8").reshape(-1) for name, tensor in TENSORS.items() if tensor.ndim == 2}
     alpha = value["bn.gamma"] / np.sqrt(value["bn.var"] + EPSILON)
@@ -252,7 +254,7 @@ MODELS = [DIGITS, *([SHARED / "models" / "resnet20_cifar10.nnef"] if SHARED else
 @needs_shared
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_real_models(path: Path, tmp_path: Path) -> None:
-    """The codec loses nothing but what the format does not hold."""
+    """The only loss is the rounding to the format."""
     model = nnr.load(path)
     target = tmp_path / "x.nnr"
     with warnings.catch_warnings():

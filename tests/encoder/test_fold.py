@@ -1,4 +1,4 @@
-"""Blocks of a topology: recognised, folded, scaled; what decoders make of them."""
+"""Blocks of a topology: recognized, folded, scaled, and restored by decoders."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ MODEL = Model(TENSORS, TOPOLOGY)
 
 
 def headers(data: bytes) -> dict[str, Any]:
-    """Those of the compressed data units, by their first names."""
+    """Return headers of the compressed data units, by their first names."""
     found = [unit.ndu for unit in nnr.units(data) if unit.header.nnr_unit_type == NNR_NDU]
     return {str(header.topology_elem_ids[0]): header for header in found}
 
 
 def linear(tensors: Mapping[str, Array]) -> tuple[Any, Any]:
-    """What the convolution with its batch normalization multiplies and adds, in float64."""
+    """Return factor and offset of the convolution with its batch normalization, in float64."""
     value = {name: np.asarray(array, "f8") for name, array in tensors.items()}
     alpha = (value["bn.gamma"] / np.sqrt(value["bn.var"] + EPSILON)).reshape(-1)
     delta = (value["conv.bias"] - value["bn.mean"]).reshape(-1) * alpha + value["bn.beta"].reshape(-1)
@@ -87,7 +87,7 @@ def test_blocks_are_recognised() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"scan_order": 1, "row_skipping": True}, {"dependent_quantization": False}])
 def test_a_dimension_that_is_not_the_first(options: dict[str, Any]) -> None:
-    """It is coded first: tensor_dimensions have it there, and the lengths are theirs (4.12, 7.3.5)."""
+    """It is coded first: in tensor_dimensions, and for the lengths of vectors (4.12, 7.3.5)."""
     data = nnr.encode(MODEL, block=True, **options)
     header = headers(data)["up.weight"]
     assert header.first_tensor_dimension_shift == 1
@@ -99,7 +99,7 @@ def test_a_dimension_that_is_not_the_first(options: dict[str, Any]) -> None:
 
 
 def test_estimates_of_a_dimension_that_is_not_the_first() -> None:
-    """They are of what is coded."""
+    """They are estimates of the coded tensors."""
     w, b = RNG.normal(0, 0.1, (40, 30, 5)) * np.geomspace(0.01, 2, 30)[:, None], np.ones(30, "f4")
     turned = Model({"w": np.moveaxis(w, 1, 0).astype("f4"), "b": b}, blocks=[Block("w", bias="b")])
     model = Model({"w": w.astype("f4"), "b": b}, blocks=[Block("w", bias="b", axis=1)])
@@ -142,7 +142,7 @@ def test_what_errors_cost_follows_the_dimension() -> None:
 
 
 def test_blocks_of_the_model_come_first() -> None:
-    """Those of the topology that share tensors with them are left alone, as are those of which tensors are missing."""
+    """Blocks of the topology that share tensors with them, or that lack tensors, are ignored."""
     model = replace(MODEL, blocks=[Block("conv.weight", beta="bn.beta")])
     assert list(headers(nnr.encode(model, block=True))) == [*TENSORS][:-1]
     tensors = {name: array for name, array in TENSORS.items() if name != "up.bias"}
@@ -152,7 +152,7 @@ def test_blocks_of_the_model_come_first() -> None:
 
 
 def test_tied_tensors_are_in_no_block() -> None:
-    """A tie takes less."""
+    """A tie takes fewer bytes."""
     model = replace(MODEL, tensors={**TENSORS, "bn.beta": TENSORS["bn.mean"].copy()}, aliases={"bn.beta": "bn.mean"})
     data = nnr.encode(model, block=True)
     found = headers(data)
@@ -176,7 +176,7 @@ def test_a_scale_that_blocks_may_not_have() -> None:
 
 
 def test_members_come_out_as_declared() -> None:
-    """Else they have units of their own, as without a topology."""
+    """Otherwise they have separate units, as without a topology."""
     flat = {name: array.reshape(-1) if array.ndim == 2 else array for name, array in TENSORS.items()}
     for model in (replace(MODEL, tensors=flat), replace(MODEL, topology=None, blocks=[Block("up.weight", "up.bias")])):
         got = nnr.decode(nnr.encode(model, block=True))
@@ -185,7 +185,7 @@ def test_members_come_out_as_declared() -> None:
 
 # ------------------------------------------------------------------------------------------------ folding
 def test_folding() -> None:
-    """8.2.1: what is coded are alpha and delta under the names of gamma and beta; the rest follows."""
+    """8.2.1: alpha and delta are coded under the names of gamma and beta; the other tensors follow from them."""
     data = nnr.encode(MODEL, fold_batchnorm=True)
     assert units(data)[0] == (NNR_CPT_LS | NNR_CPT_BI, ["conv.weight", "bn.gamma", "bn.beta"])
     folded, got = nnr.folded(MODEL, fold_batchnorm=True), nnr.decode(data)
@@ -231,7 +231,7 @@ def test_folding_needs_no_record() -> None:
     ids=str,
 )
 def test_folding_with_other_options(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Whatever does not fit the unit has one of its own, and comes out."""
+    """Tensors that do not fit the unit have separate units, and are decoded."""
     report = nnr.encode_file(MODEL, tmp_path / "x.nnr", fold_batchnorm=True, statistics=True, **options)
     got = nnr.decode(tmp_path / "x.nnr", topology=TOPOLOGY)
     folded = nnr.folded(MODEL, fold_batchnorm=True, **options)
@@ -251,7 +251,7 @@ def test_folding_with_other_options(tmp_path: Path, options: dict[str, Any]) -> 
 
 
 def test_values_that_do_not_follow_are_coded() -> None:
-    """Where a caller names gamma and beta as scale and bias of a block, but the rest are not what decoders make."""
+    """The caller names gamma and beta as scale and bias of a block whose other tensors decoders cannot recreate."""
     block = Block("conv.weight", bias="bn.beta", scale="bn.gamma")
     got = nnr.decode(nnr.encode(replace(MODEL, blocks=[block])))
     found = nnr.compare_models(MODEL, got)
@@ -282,7 +282,7 @@ def upper(*names: str) -> dict[str, str]:
 def test_what_decoders_would_make_others_of(
     spelled: Mapping[str, str], lacking: tuple[str, ...], others: list[Block], types: int
 ) -> None:
-    """Scale and bias are apart where decoders would recreate what is not there, is so already, or is spelled so."""
+    """Scale and bias are separate where decoders would recreate tensors that are absent, equal or spelled otherwise."""
     names = {name: spelled.get(name, name) for name in TENSORS}
     block = Block(names["conv.weight"], bias=names["bn.beta"], scale=names["bn.gamma"])
     folded = nnr.folded(replace(MODEL, tensors={**TENSORS, "up.bias": vector(C)}), fold_batchnorm=True)
@@ -299,7 +299,7 @@ def test_what_decoders_would_make_others_of(
 
 
 def test_lazy_tensors_are_not_kept() -> None:
-    """Weights are read when their turn comes, scaled or not."""
+    """Weights are read when they are coded, scaled or not."""
     read: list[str] = []
 
     class Lazy(Mapping[str, Array]):
@@ -340,7 +340,7 @@ def test_tuning() -> None:
 
 
 def without(*names: str) -> Model:
-    """The model with some of what batch normalization takes written into the graph."""
+    """Return the model with some tensors of batch normalization as constants in the graph."""
     text = GRAPH
     for name in names:
         variable = name.removeprefix("bn.")
@@ -428,7 +428,7 @@ def test_options_that_are_none(options: dict[str, Any], message: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ local scaling
 def test_scaling() -> None:
-    """The tensors are what they were; errors are less where the batch normalization amplifies them."""
+    """The tensors are the same; errors are smaller where the batch normalization amplifies them."""
     data = nnr.encode(MODEL, local_scaling=True)
     names = ["conv.weight", "conv.weight_scaling", "bn.beta", "bn.gamma", "bn.mean", "bn.var", "conv.bias"]
     assert units(data)[0] == (NNR_CPT_LS | NNR_CPT_BN | NNR_CPT_BI, names)
@@ -447,10 +447,10 @@ def test_scaling() -> None:
     ratio = scale / np.sqrt(rms / gain[:, 0, 0, 0])
     np.testing.assert_allclose(ratio, ratio[0], rtol=0.02)
     powers = [float((np.asarray(w, "f8") ** 2).sum()) for w in (raw["conv.weight"], TENSORS["conv.weight"])]
-    assert 0.98 < powers[0] / powers[1] < 1.02  # and so steps are what they were
+    assert 0.98 < powers[0] / powers[1] < 1.02  # so step sizes are unchanged
 
 
-def test_estimates_of_what_is_scaled(tmp_path: Path) -> None:
+def test_estimates_of_scaled_tensors(tmp_path: Path) -> None:
     weight = (RNG.normal(0, 1, (C, 50, 3, 3)) * np.geomspace(1e-3, 10, C)[:, None, None, None]).astype("f4")
     gamma = np.geomspace(10, 0.001, C, dtype="f4")[None]
     text = GRAPH.replace(f"[{C}, 5, 3, 3]", f"[{C}, 50, 3, 3]")
@@ -461,14 +461,14 @@ def test_estimates_of_what_is_scaled(tmp_path: Path) -> None:
 
 
 def test_a_target_with_scaling() -> None:
-    """A ratio is of the model's tensors, without scales of ours."""
+    """A ratio is relative to the model's tensors, without added scales."""
     for ratio in (0.2, 0.25, 0.3):
         data = nnr.encode(MODEL, local_scaling=True, target_ratio=ratio)
         assert 0.98 * ratio < len(data) / sum(array.nbytes for array in TENSORS.values()) <= ratio
 
 
-def test_scaling_of_what_is_folded() -> None:
-    """It stands in gamma; nothing is multiplied by decoders."""
+def test_scaling_of_folded_tensors() -> None:
+    """The scale is part of gamma; decoders multiply nothing."""
     data = nnr.encode(MODEL, local_scaling=True, fold_batchnorm=True)
     assert units(data)[0] == (NNR_CPT_LS | NNR_CPT_BI, ["conv.weight", "bn.gamma", "bn.beta"])
     folded = nnr.folded(MODEL, local_scaling=True, fold_batchnorm=True)
@@ -479,7 +479,7 @@ def test_scaling_of_what_is_folded() -> None:
 
 
 def test_scaling_by_a_scale_of_the_topology() -> None:
-    """Local scaling that the network has already takes the factors."""
+    """Existing local scaling of the network includes the factors."""
     text = GRAPH.replace("c = conv(x, w, b,", "d = conv(x, w, 0.0,").replace(
         "    mean =",
         f"    s = variable<scalar>(shape = [1, {C}], label = 'conv.scale');\n    e = mul(d, s);\n"
@@ -528,7 +528,7 @@ def test_scaling_by_a_scale_of_the_topology() -> None:
     ],
     ids=["name", "zeros", "nan", "integers", "variance", "gamma", "type", "float16", "missing"],
 )
-def test_what_is_not_scaled(model: Model) -> None:
+def test_tensors_that_are_not_scaled(model: Model) -> None:
     assert nnr.encode(model, local_scaling=True) == nnr.encode(model, block=True)
 
 
@@ -562,7 +562,7 @@ def test_values_that_scaling_would_make_too_large() -> None:
 
 
 def test_scales_that_a_unit_cannot_hold() -> None:
-    """Where the topology has none, a weight need not be scaled."""
+    """If the topology has none, a weight need not be scaled."""
     text = GRAPH.replace("z = deconv(", "u = deconv(").replace(
         "}\n",
         "".join(

@@ -1,4 +1,4 @@
-"""Any layers with any options for blocks: what comes out is what ``folded`` says, whoever decodes."""
+"""Any layers with any options for blocks: all decoders return the tensors of ``folded``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nnr_codec.model import Array, Model, Topology
 from ..shared import examples
 
 _DTYPES = st.sampled_from(["f4", "f4", "f4", "f8", "f2"])
-#: Calls that use the variable w, and where the outputs stand in it, which has so many dimensions.
+#: Calls that use the variable w, with the axis of its outputs and its number of dimensions.
 _OPERATIONS = {
     "conv(x_{k}, w_{k}{bias})": (0, 4),
     "conv(x_{k}, t_{k}{bias})": (2, 4),
@@ -48,7 +48,7 @@ _EXACT = st.none() | st.none() | st.sampled_from(["*.w", "*.bias", "*.gamma", "*
 
 @st.composite
 def _models(draw: st.DrawFn) -> Model:
-    """Some layers, each with bias, scale and batch normalization, or not."""
+    """Draw some layers, each with or without bias, scale and batch normalization."""
     lines, tensors, outputs = [], dict[str, Array](), []
     rng, dtype = np.random.default_rng(draw(st.integers(0, 999))), draw(_DTYPES)
     for k in range(draw(st.integers(1, 3))):
@@ -130,9 +130,10 @@ def test_what_comes_out(model: Model, tools: list[str], options: dict[str, Any],
         errors = np.abs(got[name].astype("f8") - values)
         if config.for_tensor(name).exact:
             assert not errors.any(), name
-        elif config.codebook is None:  # a scale enlarges the step of a weight, and has a relative error of its own
+        elif config.codebook is None:  # a scale enlarges the step size of a weight, and has its own relative error
             assert (errors <= 12 * step + np.abs(values).max() / 200).all(), name
-    assert not nnr.verify(data, **others).violations
+    # Extents of the inputs do not match most operations.
+    assert {violation.requirement for violation in nnr.verify(data, **others).violations} <= {"nnef-graph"}
     stream = nnr.StreamDecoder(**others)
     pieces = (data[k : k + 99] for k in range(0, len(data), 99))
     _same(dict([*(one for piece in pieces for one in stream.feed(piece)), *stream.finish()]), got.tensors)

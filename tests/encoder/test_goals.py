@@ -1,8 +1,9 @@
-"""What users ask for, and get: quality, SNR, largest errors, sizes; estimates and tuning."""
+"""Goals of users and their results: quality, SNR, largest errors, sizes; estimates and tuning."""
 
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,12 +30,12 @@ Floats = npt.NDArray[np.float32]
 
 
 def laplacian(seed: int, shape: tuple[int, ...], scale: float = 0.02) -> Floats:
-    """Values as weights have them."""
+    """Return values distributed like weights."""
     return np.random.default_rng(seed).laplace(0, scale, shape).astype("f4")
 
 
 def network(scale: float = 1.0) -> dict[str, Array]:
-    """Tensors of several sizes, scales and densities, and vectors: 130,000 parameters."""
+    """Return tensors of several sizes, scales and densities, and vectors: 130,000 parameters."""
     pruned = laplacian(3, (200, 200)) * (np.random.default_rng(4).random((200, 200)) < 0.1)
     return {
         "a.weight": laplacian(1, (300, 200), 0.02 * scale),
@@ -51,14 +52,14 @@ NBYTES = sum(array.nbytes for array in MODEL.values())
 
 
 def snr(before: Array, after: Array) -> float:
-    """Signal to noise in dB."""
+    """Return the signal-to-noise ratio in dB."""
     wide = before.astype("f8")
     noise = float(((wide - after.astype("f8")) ** 2).sum())
     return float(10 * np.log10((wide**2).sum() / noise)) if noise else float("inf")
 
 
 def matrices(model: Mapping[str, Array]) -> list[str]:
-    """The names of those that are no vectors."""
+    """Return the names of the tensors that are not vectors."""
     return [name for name in model if model[name].ndim > 1]
 
 
@@ -181,6 +182,25 @@ def test_presets_are_ordered() -> None:
     assert nnr.EncoderConfig.preset("small", effort=1) == nnr.EncoderConfig(quality=30.0, effort=1)
 
 
+def test_the_preset_of_adapters_treats_vectors_as_factors_and_keeps_magnitudes() -> None:
+    rng = np.random.default_rng(3)
+    names = ("m.lora_A.weight", "m.lora_B.weight", "m.lora_magnitude_vector", "m.bias")
+    adapter = {name: rng.standard_normal(256, np.float32) for name in names}
+    adapter["m.lora_B.weight"] = rng.standard_normal((256, 1), np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decoded = nnr.decode(nnr.encode(adapter, preset="lora"))
+        nnr.encode({"w": rng.standard_normal((20, 30), np.float32)}, preset="lora")  # its rules match nothing
+    errors = [snr(adapter[name], decoded[name]) for name in names]
+    assert min(errors[:2]) >= 48.5 and max(errors[:2]) < 50 and errors[2] == np.inf and errors[3] > 55
+    config = nnr.EncoderConfig.preset("lora", rules=[nnr.Rule("*.lora_B*", snr=60)], effort=3)
+    assert [rule.pattern for rule in config.rules] == ["*lora_[!m]*", "*lora_magnitude_vector*", "*.lora_B*"]
+    assert config.for_tensor(names[1]).snr == 60 and config.for_tensor(names[0]).snr == 48.5
+    assert nnr.EncoderConfig.preset("lora", quality=30).snr is None
+    with pytest.raises(nnr.EncodeError, match="rules must be a sequence of Rule, got 5"):
+        nnr.EncoderConfig.preset("lora", rules=5)
+
+
 # ------------------------------------------------------------------------------------------------ snr, max_error
 @pytest.mark.parametrize("floor", [0, 1, 6, 20.5, 45, 70, 100, 130, 400])
 def test_the_snr_of_every_tensor(floor: float) -> None:
@@ -300,7 +320,7 @@ def test_the_target_spares_tensors_with_goals_of_their_own() -> None:
 
 
 def test_allocation_is_no_worse_than_one_step_for_all() -> None:
-    """Of about the same size: the error of an interpolation between two qp of finer and coarser steps."""
+    """At about the same size, the error is compared with an interpolation between finer and coarser step sizes."""
     names = matrices(MODEL)
 
     def of(**options: Any) -> tuple[int, float]:
@@ -342,7 +362,7 @@ def test_the_same_bytes_for_any_number_of_jobs(jobs: int) -> None:
 )
 def test_targets_out_of_reach(model: dict[str, Array], target: int) -> None:
     with pytest.raises(
-        nnr.EncodeError, match=rf"coarsest steps, more than the target of {target:,} bytes; use a larger"
+        nnr.EncodeError, match=rf"coarsest step sizes, more than the target of {target:,} bytes; use a larger"
     ):
         nnr.encode(model, target_size=target)
 
@@ -449,7 +469,7 @@ def test_the_goal_of_a_rule_replaces_any_other() -> None:
 
 @pytest.mark.parametrize("goal", [{"snr": 45.0}, {"snr": 250.0}, {"max_error": 1e-3}, {"quality": 45.0}], ids=str)
 def test_goals_of_single_tensors(goal: dict[str, float]) -> None:
-    """In overrides as in rules, beside goals of the model and of what else there is."""
+    """They are in overrides or rules, beside goals of the model and other options."""
     rule = nnr.Rule("c.weight", **goal)
     for options in ({}, {"quality": 50}, {"target_size": 60_000}):
         found = nnr.encode(MODEL, overrides={"c.weight": goal}, **options)
@@ -461,19 +481,19 @@ def test_goals_of_single_tensors(goal: dict[str, float]) -> None:
 @pytest.mark.parametrize("dependent", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_floors_in_blocks(dependent: bool, seed: int) -> None:
-    """Where the weight decides on dependent quantization of a bias that was planned without, or the reverse."""
+    """The weight determines dependent quantization of a bias that was planned differently."""
     weight, bias = laplacian(seed, (31, 9)), laplacian(50 + seed, (31,))
     model = nnr.Model({"w": weight, "b": bias}, blocks=[Block("w", bias="b")])
     rules = [nnr.Rule("w", qp=-42, dependent_quantization=dependent)]
     rules += [nnr.Rule("b", snr=93.7, dependent_quantization=not dependent)]
     data = nnr.encode(model, rules=rules)
-    assert nnr.encode(model, rules=rules, codebook=5)  # which bias and weight have apart
+    assert nnr.encode(model, rules=rules, codebook=5)  # which bias and weight have separately
     assert snr(bias, nnr.decode(data)["b"]) >= 93.7
 
 
 @pytest.mark.parametrize("scale", [2.0**600, 2.0**300, 2.0**-300, 2.0**-600])
 def test_goals_of_doubles_far_from_1(scale: float) -> None:
-    """Their squares exceed doubles, or are 0; no step suits them."""
+    """Their squares exceed doubles, or are 0; no step size is suitable."""
     model = {"w": laplacian(1, (40, 30)).astype("f8") * scale, "v": laplacian(2, (50,)).astype("f8") * scale}
     decoded = nnr.decode(nnr.encode(model, snr=30))
     assert all(snr(model[name] / scale, decoded[name] / scale) >= 30 for name in model)
@@ -515,7 +535,7 @@ def test_estimates_of_odd_models(name: str) -> None:
 
 @pytest.mark.parametrize("target_size", [60_000, 76_000, 84_000, 124_000, 140_000])
 def test_targets_where_a_tensor_becomes_exact(target_size: int) -> None:
-    """Which changes its size by much at one step; the others take what it leaves."""
+    """Its size changes by much at one step size; the other tensors use the remaining bytes."""
     grid = np.random.default_rng(9).integers(-3, 3, (400, 300)) * np.float32(3)
     model = {"a": laplacian(1, (200, 200)), "b": grid, "c": laplacian(2, (5000,), 0.2)}
     assert 0.99 * target_size <= len(nnr.encode(model, target_size=target_size)) <= target_size
@@ -535,7 +555,7 @@ def test_real_models(name: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ tuning
 class Score:
-    """A metric that cares for some tensors more than for others, and counts its calls."""
+    """Metric that weights tensors differently, and counts its calls."""
 
     def __init__(self, cares: Mapping[str, float]) -> None:
         self.cares, self.calls = cares, 0
@@ -590,7 +610,8 @@ def test_wrong_tuning(options: dict[str, Any], message: str) -> None:
         nnr.tune(MODEL, lambda model: 0.0, **options)
 
 
-def test_a_score_that_no_steps_keep() -> None:
-    scores = iter([1.0, *[0.5] * 10])
-    with pytest.raises(nnr.EncodeError, match=r"no step sizes keep the score within 0.1 of 1"):
-        nnr.tune(MODEL, lambda model: next(scores), tolerance=0.1)
+@pytest.mark.parametrize("budget", [2, 3, 40])
+def test_a_score_that_no_steps_keep(budget: int) -> None:
+    scores = iter([1.0, *[0.5] * (min(budget, 11) - 1)])
+    with pytest.raises(nnr.EncodeError, match=r"none of the tried step sizes keeps the score within 0.1 of 1"):
+        nnr.tune(MODEL, lambda model: next(scores), tolerance=0.1, budget=budget)

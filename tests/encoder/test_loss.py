@@ -1,4 +1,4 @@
-"""What encoding loses, tensor by tensor: as it is reported, and the warning of matrices with a large error."""
+"""Losses of encoding by tensor: the report, and the warning of matrices with a large error."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from nnr_codec.model import Array, Block, Model
 
 from .test_fold import MODEL as LAYERS
 
-#: Values up to the ends of what the kernel looks at together.
+#: Sizes up to the ends of the kernel's batches.
 SIZES = [0, 1, 3, 15, 16, 1023, 1024, 1025, 3001]
 
 
 def weights(shape: tuple[int, ...] = (70, 90), scale: float = 0.1, seed: int = 1) -> npt.NDArray[np.float32]:
-    """Values as weights have them, some of them 0."""
+    """Return values distributed like weights, some of them 0."""
     rng = np.random.default_rng(seed)
     return np.where(rng.random(shape) < 0.1, 0, rng.laplace(0, scale, shape)).astype("f4")
 
 
 def reported(model: Model | dict[str, Array], **options: Any) -> tuple[nnr.EncodeReport, Model]:
-    """The report of an encoding without statistics, and what the bitstream decodes to."""
+    """Return the report of an encoding without statistics, and the decoded model."""
     target = io.BytesIO()
     report = nnr.encode_file(model, target, **options)
     return report, nnr.decode(target.getvalue())
 
 
 def expected(before: Array, after: Array) -> tuple[float, float, int, int, bool]:
-    """Fields of Loss by their definitions."""
+    """Return fields of Loss by their definitions."""
     x, y = before.astype("f8"), after.astype("f8")
     x, y = (np.where(np.isfinite(x), some, 0) for some in (x, y))
     lost = int(((x != 0) & (y == 0)).sum())
@@ -85,7 +85,7 @@ def test_levels_are_resolved_piece_by_piece(size: int) -> None:
     ],
     ids=str,
 )
-def test_losses_are_those_of_decoded_tensors(dtype: str, options: dict[str, Any]) -> None:
+def test_losses_equal_those_of_decoded_tensors(dtype: str, options: dict[str, Any]) -> None:
     odd = np.array([[np.nan, -np.inf, 1, 0]], "f4")
     kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
     model: dict[str, Array] = {"w": weights().astype(kind), "long": weights((40, 1000)).astype(kind)}
@@ -109,7 +109,7 @@ def test_losses_of_blocks_with_a_dimension_of_their_own() -> None:
     assert loss.noise == pytest.approx(expected(tensors["w"], decoded["w"])[1], rel=1e-6)
 
 
-def test_losses_of_scaled_weights_are_those_of_products() -> None:
+def test_losses_of_scaled_weights_refer_to_products() -> None:
     report, decoded = reported(LAYERS, local_scaling=True, qp=-16)
     found = nnr.compare_models(LAYERS, decoded).loss
     assert report.loss.matrices == pytest.approx(found.matrices, abs=0.1)
@@ -145,7 +145,7 @@ def test_losses_are_estimated() -> None:
 
 # ------------------------------------------------------------------------------------------------ the warning
 def warned(model: dict[str, Array], **options: Any) -> nnr.LossWarning | None:
-    """The warning of an encoding."""
+    """Return the warning of an encoding."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         nnr.encode(model, **options)
@@ -169,7 +169,7 @@ def test_a_matrix_of_zeros_is_named() -> None:
     [
         {"qp": -40},
         {"quality": 40.0},
-        {"quality": 12.0},  # less than 20 dB was asked for
+        {"quality": 12.0},  # less than 20 dB was requested
         {"snr": 6.0},
         {"max_error": 0.1},
         {"qp": -12, "rules": [nnr.Rule("w", exact=True)]},
@@ -181,7 +181,7 @@ def test_nothing_is_named_where_the_error_is_as_asked(options: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("options", [{"max_error": 9.0}, {"qp": 20}], ids=str)
-def test_what_is_lost_as_a_whole_is_named_whatever_was_asked_for(options: dict[str, Any]) -> None:
+def test_complete_losses_are_always_named(options: dict[str, Any]) -> None:
     warning = warned({"w": weights((8, 9))}, **options)
     assert warning
     assert warning.tensors["w"] <= 0
@@ -190,7 +190,7 @@ def test_what_is_lost_as_a_whole_is_named_whatever_was_asked_for(options: dict[s
 @pytest.mark.parametrize(
     ("options", "advice"),
     [
-        ({"fixed_point": "q7.8"}, "the steps of fixed_point 'q7.8' are too large for them"),
+        ({"fixed_point": "q7.8"}, "the step sizes of fixed_point 'q7.8' are too large for them"),
         ({"target_ratio": 0.04}, "use a larger target, or a rule with snr= or exact=true"),
         ({"codebook": 2}, "use a larger codebook, or a rule with exact=true"),
     ],

@@ -1,4 +1,4 @@
-"""Lossy encodings beside lossless ones: exact codes that win, targets that lossless meets, warnings of more bytes."""
+"""Lossy and lossless encoding: exact codes that are smaller, targets that lossless coding meets, size warnings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GOALS: list[dict[str, Any]] = [
 
 
 def encoded(model: Any, **options: Any) -> tuple[bytes, list[str]]:
-    """A bitstream, and the messages of warnings."""
+    """Return a bitstream, and the messages of warnings."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         data = nnr.encode(model, **options)
@@ -147,7 +147,7 @@ def test_the_lower_bound_excludes_the_default(kind: str) -> None:
     assert least_bytes(ARRAYS[kind]) > len(nnr.encode({"w": ARRAYS[kind]}, qp=-40))
 
 
-# ------------------------------------------------------------------------------------------------ what ratios refer to
+# ------------------------------------------------------------------------------------------------ reference of ratios
 def test_ratios_count_tensors_as_stored_and_tied_ones_once() -> None:
     half, single = np.zeros((3, 5), "f2"), np.zeros(7, "f4")
     tied = {"h": half, "s": single, "same": half, "view": half.T}

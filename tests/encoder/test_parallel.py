@@ -1,4 +1,4 @@
-"""Several threads, or processes, encode what one does: the same bytes and errors, in the same order."""
+"""Encoding by several threads or processes gives the bytes and errors of one thread, in the same order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RNG = np.random.default_rng(5)
 
 
 def ways() -> Iterator[dict[str, Any]]:
-    """Arguments of encode."""
+    """Return arguments of encode."""
     yield {"jobs": 2}
     yield {"jobs": 5}
     with ThreadPoolExecutor(3) as pool:
@@ -38,7 +38,7 @@ def ways() -> Iterator[dict[str, Any]]:
 
 
 def tensors() -> dict[str, Array]:
-    """Of several types and sizes; a late one is larger than all others."""
+    """Return tensors of several types and sizes; a late one is the largest."""
     found: dict[str, Array] = {f"w{k}": RNG.normal(0, 0.1, (9 + k, 12)).astype("f4") for k in range(12)}
     found["half"] = RNG.normal(0, 0.1, (30, 20)).astype("f2")
     found["bias"] = RNG.normal(0, 0.1, 33).astype("f4")
@@ -51,7 +51,7 @@ def tensors() -> dict[str, Array]:
 
 
 def blocks() -> Model:
-    """A block that is one unit, and one whose bias is none of it."""
+    """Return a block that is one unit, and one whose bias has a separate unit."""
     found: dict[str, Array] = {name: RNG.normal(0, 1, (6, 7)).astype("f4") for name in "ab"}
     found |= {"a.bias": RNG.random(6).astype("f4"), "c": RNG.random((3, 3)).astype("f4"), "b.bias": RNG.random(6)}
     return Model(found, blocks=[Block("a", bias="a.bias"), Block("b", bias="b.bias")])
@@ -81,7 +81,7 @@ def test_processes() -> None:
 
 @pytest.mark.medium
 def test_the_record_is_shared_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What later tensors may take of it depends on those before."""
+    """The space that later tensors may use in it depends on earlier ones."""
     source = {f"w{k}": RNG.integers(0, 200, 5000).astype("f4") / 3 for k in range(8)}
     plenty = nnr.encode(source, exact=True)
     for room in (2000, 2500, 5000):
@@ -94,7 +94,7 @@ def test_the_record_is_shared_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bits_have_names_of_their_own() -> None:
-    """Of two tensors whose bits would have the same id, the second one's have another."""
+    """If the bits of two tensors would have the same id, the second gets another one."""
     values = RNG.normal(0, 1, (2, 3000)).astype("f8")
     source = {"w": values[0], "w#": values[1], "w#bits": values[1, :3], "w##bits##": values[0, :3]}
     one = nnr.encode(source, exact=True)
@@ -104,7 +104,7 @@ def test_bits_have_names_of_their_own() -> None:
 
 
 def test_the_first_error() -> None:
-    """Whichever tensor fails first."""
+    """The first error is raised, whichever tensor fails first."""
     source = tensors()
     del source["half"]
     source["w3"], source["w9"] = source["int"].astype("i8") << 50, source["int"].astype("i8") << 50
@@ -135,7 +135,7 @@ def test_progress_is_in_order_and_in_the_calling_thread(tmp_path: Path) -> None:
 
 
 class Lazy(Mapping[str, Array]):
-    """Tensors that are made when they are read: which is done by one thread at a time."""
+    """Tensors that are created on each access, which only one thread may make at a time."""
 
     def __init__(self, count: int, shape: tuple[int, int]) -> None:
         self.names = [f"w{k}" for k in range(count)]
@@ -165,7 +165,7 @@ def test_tensors_are_read_one_at_a_time() -> None:
 
 
 def test_work_does_not_run_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of tensors that are large together, few are coded before the first one is taken."""
+    """Of tensors that are large together, few are coded before the first result is used."""
     lazy = Lazy(40, (50, 50))
     monkeypatch.setattr(pool_module, "WINDOW", 30_000)
     sizes = [
@@ -193,7 +193,7 @@ def test_nothing_goes_on_after_the_caller_stops() -> None:
 
 
 @pytest.mark.parametrize("jobs", [0, -1])
-def test_nobody_to_encode(jobs: int) -> None:
+def test_no_workers(jobs: int) -> None:
     with pytest.raises(ValueError, match="jobs must be at least 1"):
         nnr.encode({"w": np.ones(3, "f4")}, jobs=jobs)
 

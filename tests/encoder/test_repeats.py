@@ -1,4 +1,4 @@
-"""Tensors with repeated rows: smaller, exact, and never larger."""
+"""Tensors with repeated rows: lossless, smaller, and never larger."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..arrays import made
 
 
 def repeats_of(data: bytes) -> Repeats | None:
-    """The runs of the tensor w."""
+    """Return the runs of the tensor w."""
     record = nnr.open(data).side.tensors.get("w")
     return record.repeats if record else None
 
 
 def exact(array: Array) -> bytes:
-    """A lossless bitstream of one tensor, which it restores."""
+    """Return a lossless bitstream of one tensor, and check that it restores the tensor."""
     data = nnr.encode({"w": array}, exact=True)
     for options in ({}, {"jobs": 2}):
         found = nnr.decode(data, **options)["w"]
@@ -45,7 +45,7 @@ def test_rows_of_each_type(stored: StoredType) -> None:
 
 
 def fourier(size: int, windowed: bool) -> Array:
-    """Weights of a convolution: rows of cosines and sines, from 0 to half of the sampling rate."""
+    """Return weights of a convolution: rows of cosines and sines, from 0 to half of the sampling rate."""
     basis = np.fft.fft(np.eye(size))[: size // 2 + 1]
     rows = np.concatenate([basis.real, basis.imag])
     return (rows * np.hanning(size + 1)[:-1] if windowed else rows).astype("f4")[:, None]
@@ -99,7 +99,7 @@ def test_constant_and_periodic_tensors(array: Array) -> None:
 
 
 def test_listing_and_parts() -> None:
-    """Other decoders get the items that are not copies, under another name; rows are those of the tensor."""
+    """Other decoders get the items that are not copies, under another name; rows are rows of the tensor."""
     rows = made("normal", (20, 64), "float32")
     array = np.concatenate([rows, -rows])
     data = exact(array)
@@ -115,7 +115,7 @@ def test_listing_and_parts() -> None:
 
 @pytest.mark.parametrize("scan_order", [0, 1])
 def test_block_scans(scan_order: int) -> None:
-    """A vector of items has none."""
+    """A vector of items is coded without blocks."""
     rows = np.rint(made("normal", (40, 64), "float32") * 100).astype("i2")
     for array in (np.concatenate([rows, -rows]), np.concatenate([rows, rows], axis=1)):
         data = nnr.encode({"w": array}, exact=True, scan_order=scan_order)

@@ -1,4 +1,4 @@
-"""What is known of errors: less of those that cost much, in as many bytes."""
+"""Sensitivities: smaller errors where they cost most, at equal size."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SKEWED = np.random.default_rng(4).random((ROWS, COLUMNS)) ** 8
 
 
 def error(name: str, data: bytes) -> Array:
-    """The error of a tensor as a matrix."""
+    """Return the error of a tensor as a matrix."""
     return MODEL[name].reshape(ROWS, -1).astype(np.float64) - nnr.decode(data)[name].reshape(ROWS, -1)
 
 
@@ -110,7 +110,7 @@ def test_targets_give_tensors_that_matter_smaller_steps() -> None:
     alike, dense, conv = errors(), errors(dense=16, conv=1), errors(dense=1e-9, conv=1e-9 * 16)
     assert dense[0] < alike[0] / 2 < 2 * alike[1] < dense[1]
     assert conv[1] < alike[1] / 2 < 2 * alike[0] < conv[0]
-    assert errors(dense=5) == errors(dense=7)  # as all, when only one is named
+    assert errors(dense=5) == errors(dense=7)  # like all, if only one is named
 
 
 def test_what_a_squared_error_costs() -> None:
@@ -122,7 +122,7 @@ def test_what_a_squared_error_costs() -> None:
     assert Importance("a", (3, 4), numbers, np.diag([1.0, 2, 3, 4])).mean() == pytest.approx(5.5 * 1.01)
     assert Importance("a", (3, 4), np.asarray(2), np.zeros((4, 4))).mean() == 2
     alike = np.full((4, 4), 0.99) + 0.01 * np.eye(4)
-    assert Importance("a", (3, 4), None, alike).mean() < 0.3  # later weights make up for earlier ones
+    assert Importance("a", (3, 4), None, alike).mean() < 0.3  # later weights compensate for earlier ones
     assert Importance("a", (3, 4), np.zeros((3, 4))).weights() is None
     weights = Importance("a", (3, 4), numbers).weights()
     assert weights is not None

@@ -1,4 +1,4 @@
-"""Options without effect: refused where the options alone say so, a warning where it depends on the model."""
+"""Options without effect: rejected if the options alone determine it, a warning if it depends on the model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from .test_fold import MODEL as BLOCKS
 
 RNG = np.random.default_rng(17)
 MATRIX = RNG.normal(0, 1.6, (32, 26)).astype("f4")
+INTEGERS = {"count": np.arange(6, dtype="i4"), "other": np.arange(3, dtype="i4")}
 #: Blocks with and without batch normalization, a large matrix, integers and a scalar.
-MODEL = replace(
-    BLOCKS, tensors={**BLOCKS.tensors, "matrix": MATRIX, "count": np.arange(6, dtype="i4"), "eps": np.float32([0.3])}
-)
+MODEL = replace(BLOCKS, tensors={**BLOCKS.tensors, **INTEGERS, "matrix": MATRIX, "eps": np.float32([0.3])})
 CONV = BLOCKS["conv.weight"]
 
 #: One value of each option; most of them change the bitstream of MODEL.
@@ -61,14 +60,18 @@ OPTIONS: dict[str, Any] = {
     "deflate_topology": False,
     "max_unit_size": 450,
     "indexed_references": True,
+    "parts": {"m*": "part"},
+    "layer_parameter_sets": True,
+    "join": ["{count,other}"],
     "side_info": False,
+    "index": True,
     "performance": Performance(base_model_id="base"),
     "temporal_context_modeling": True,
     "hist_dep_sig_prob": True,
     "nnr_pre": True,
 }
 
-#: Options that change nothing next to another one, which does what they ask for.
+#: Options without effect next to another option, which has their effect.
 IMPLIED: dict[tuple[str, str], str] = {
     ("dependent_quantization", "exact"): "nothing is quantized",
     ("dependent_quantization", "max_error"): "uniform quantization bounds errors",
@@ -85,7 +88,7 @@ IMPLIED: dict[tuple[str, str], str] = {
 
 @cache
 def encoded(*names: str) -> tuple[bytes | None, bool]:
-    """The bitstream with options, None where they are refused; and whether a warning was issued."""
+    """Return the bitstream with options, None if they are rejected, and whether a warning was issued."""
     with warnings.catch_warnings(record=True) as issued:
         warnings.simplefilter("always")
         try:
@@ -113,7 +116,7 @@ def test_no_option_is_silently_ignored_next_to_another(first: str) -> None:
     assert silent == {pair for pair in IMPLIED if first == min(pair, key=names.index)}
 
 
-INTEGERS = {"count": np.arange(20).reshape(4, 5)}
+TABLE = {"count": np.arange(20).reshape(4, 5)}
 VECTOR = {"bias": np.linspace(-1, 1, 7, dtype="f4")}
 PLAIN = {"w": MATRIX}
 
@@ -126,8 +129,12 @@ PLAIN = {"w": MATRIX}
         (BLOCKS, {"reduce": "scale", "codebook": 5}, "reduce='scale' has no effect: no weight can be scaled"),
         (PLAIN, {"reduce": "lowrank(rank=40)"}, r"has no effect: no matrix has fewer parameters as a product of two"),
         (BLOCKS, {"local_scaling": True, "indexed_references": True}, "indexed_references leaves no names for scales"),
-        (BLOCKS, {"block": True, "codebook": 5}, "2 of 2 blocks are coded as separate tensors: 'conv.weight' has a"),
-        (BLOCKS, {"fold_batchnorm": True, "rules": [nnr.Rule("up.weight", codebook=5)]}, "1 of 2 blocks"),
+        (
+            BLOCKS,
+            {"block": True, "rules": [nnr.Rule("*.weight", exact=True)]},
+            "2 of 2 blocks .* 'conv.weight' is exact",
+        ),
+        (BLOCKS, {"fold_batchnorm": True, "rules": [nnr.Rule("up.weight", exact=True)]}, "1 of 2 blocks"),
         (BLOCKS, {"block": True, "compressed_parameter_types": 0}, "block has no effect: compressed_parameter_types"),
         (PLAIN, {"compressed_parameter_types": 4}, "compressed_parameter_types has no effect"),
         (PLAIN, {"topology": "external"}, "topology='external' has no effect"),
@@ -142,8 +149,8 @@ PLAIN = {"w": MATRIX}
         (PLAIN, {"nnr_pre": True}, "nnr_pre has no effect"),
         (PLAIN, {"sensitivity": {"w": 3.0}}, "sensitivity has no effect"),
         (PLAIN, {"hessians": {"w": np.eye(26)}, "rate": 0}, "hessians has no effect"),
-        (INTEGERS, {"qp": -20}, "qp has no effect"),
-        (INTEGERS, {"quality": 20}, "quality has no effect"),
+        (TABLE, {"qp": -20}, "qp has no effect"),
+        (TABLE, {"quality": 20}, "quality has no effect"),
         (VECTOR, {"scan_order": 2}, "scan_order has no effect"),
         (VECTOR, {"row_skipping": True}, "row_skipping has no effect"),
         (VECTOR, {"codebook": 4}, "codebook has no effect"),

@@ -1,4 +1,4 @@
-"""What tests of updates have in common."""
+"""Support of tests of updates."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import nnr_codec as nnr
 
 
 def packed(node: Any) -> tuple[Any, ...]:
-    """All of a node but its digests, in a form that can be compared."""
+    """Return a comparable form of a node without its digests."""
     arrays = (node.levels, node.any_sig, node.updates)
     return node.put_node_depth, *(tuple((a.dtype.str, a.shape, a.tobytes()) for a in part) for part in arrays)
 
 
 def content(state: nnr.UpdateState) -> list[Any]:
-    """All of a state, in a form that can be compared; senders in the order in which they would be forgotten."""
+    """Return a comparable form of a state; senders are in the order in which they would be removed."""
     return [
         (
             device,
@@ -30,5 +30,5 @@ def content(state: nnr.UpdateState) -> list[Any]:
 
 
 def described(tensors: Any) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shapes and types by name."""
+    """Return shapes and types by name."""
     return {name: (tuple(array.shape), np.dtype(array.dtype).name) for name, array in tensors.items()}

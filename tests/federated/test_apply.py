@@ -1,4 +1,4 @@
-"""Updates applied: to the right base only, to tensors that they fit, and to nothing else."""
+"""Application of updates: only to the right base and to matching tensors."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_a_mapping_of_differences() -> None:
 
 
 def test_a_model_that_stays_in_its_file_is_in_memory_once(tmp_path: Path) -> None:
-    """Not beside the differences, of which each is let go when it was added."""
+    """Differences are released after they are added, so they are not in memory as well."""
     shape, path = (100, 1000), tmp_path / "base.safetensors"
     base = {f"w{k}": np.full(shape, k, "f4") for k in range(20)}
     formats.save(Model(base), path)
     data = encode_update(base, moved(base, 1.0))
-    apply_update(path, data)  # with which come modules
+    apply_update(path, data)  # which imports modules
     tracemalloc.start()
     got = apply_update(path, data)
     peak = tracemalloc.get_traced_memory()[1]
@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_refused_by_name(update: dict[str, Array], message:
 
 @pytest.mark.parametrize("name", [name for name, stored in STORED_TYPES.items() if stored.kind == "f"])
 def test_any_pattern_as_a_difference(name: str) -> None:
-    """What is not finite is refused, signalling not-a-numbers without a warning, too."""
+    """Values that are not finite are rejected, signaling not-a-numbers without a warning."""
     values = from_patterns(specials(STORED_TYPES[name]), STORED_TYPES[name])
     for value in values.reshape(-1, 1):
         with np.errstate(invalid="ignore"):
@@ -141,7 +141,7 @@ def test_any_pattern_as_a_difference(name: str) -> None:
             apply_update({"w": np.zeros(1, "f4")}, {"w": value})
 
 
-def test_what_is_whole_takes_the_place() -> None:
+def test_whole_tensors_replace_the_base() -> None:
     whole = {"w": np.ones((2, 2), "f8"), "new": np.zeros(3, "i2"), "mask": ~BASE["mask"], "b": np.zeros(8, "f4")}
     got = apply_update(BASE, Update({**STEP, **whole}, whole=whole))
     assert list(got) == [*BASE, "new"]
@@ -179,7 +179,7 @@ def test_a_model_keeps_what_the_update_does_not_have() -> None:
     assert (got.topology, got.blocks, got.metadata, got.pruned, got.format) == (
         base.topology, base.blocks, base.metadata, base.pruned, base.format,
     )  # fmt: skip
-    assert got.aliases == {"other": "b"}  # no difference came for the tied one
+    assert got.aliases == {"other": "b"}  # the tied tensor has no difference
     both = apply_update(base, {**STEP, "tied": STEP["w"]})
     assert both.aliases == base.aliases
     topology = Topology("nnef", GRAPH.encode() + b"\n")
@@ -261,7 +261,7 @@ def test_the_base_is_looked_at_before_anything_is_decoded() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ bitstreams
-def test_a_difference_of_what_is_not_there() -> None:
+def test_a_difference_of_an_absent_tensor() -> None:
     data = encode_update(BASE, moved(BASE, 0.25))
     for base, message in (
         ({name: BASE[name] for name in ("b", "steps")}, "tensor 'w', which the base model lacks"),
@@ -323,17 +323,17 @@ def test_folded_batch_normalizations() -> None:
         assert_identical(again[name], array)
     assert not got["bn.mean"].any()
     assert_identical(base["bn.mean"], TENSORS["bn.mean"])
-    # The next round goes on from what came of this one.
+    # The next round continues from the result of this one.
     newer = replace(got, tensors=moved(got.tensors, 0.05))
     next_data = encode_update(got, newer, fold_batchnorm=True)
     for name, array in apply_update(got, next_data).tensors.items():
         np.testing.assert_allclose(array, fold(newer)[name], atol=0.02)
     with pytest.raises(MissingReferenceError, match="the update is for the model"):
-        apply_update(dict(TENSORS), data)  # without a topology nobody can fold
+        apply_update(dict(TENSORS), data)  # without a topology, folding is impossible
 
 
 def test_the_topology_of_the_base_is_that_of_the_update() -> None:
-    """It gives dimensions that a unit leaves out."""
+    """It gives dimensions that a unit omits."""
     header = update_ndu("conv.bias", [12], 1, kind=NNR_PT_RAW_FLOAT, parent_node_id_type=ICNN_NDU_EXT)
     del header.tensor_dimensions, header.parent_device_id
     header.tensor_dimensions_flag = 0

@@ -1,4 +1,4 @@
-"""Updates one after another: chain_updates and squash_updates."""
+"""Successive updates: chain_updates and squash_updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Models = list[dict[str, Array]]
 
 
 def rounds(count: int = 4) -> Models:
-    """A model and what training makes of it."""
+    """Return a model and its versions after training."""
     rng = np.random.default_rng(5)
     model: dict[str, Array] = {
         "a": rng.normal(0, 0.1, (12, 20)).astype("f4"),
@@ -37,12 +37,12 @@ def rounds(count: int = 4) -> Models:
 
 
 def lossless(models: Models) -> list[bytes]:
-    """The updates from each model to the next one."""
+    """Return the updates from each model to the next one."""
     return [nnr.encode_update(base, new, lossless=True) for base, new in pairwise(models)]
 
 
 def short(model: Any) -> str:
-    """As messages name a model."""
+    """Return the name of a model in messages."""
     return f"{nnr.identity(model)[:19]}..."
 
 
@@ -110,7 +110,7 @@ def test_lossy_updates_continue_what_decoders_have() -> None:
 
 # ------------------------------------------------------------------------------------------------ the wrong order
 @pytest.mark.parametrize("order", [order for order in permutations(range(3)) if order != (0, 1, 2)])
-def test_a_wrong_order_names_what_is_to_come_before(order: tuple[int, ...]) -> None:
+def test_a_wrong_order_names_the_required_predecessor(order: tuple[int, ...]) -> None:
     wrong = next(k for k in range(3) if order[k] != k)
     names = ["old.npz", *(f"d{k}.nnr" for k in order)]
     before = f"the model after d{order[wrong - 1]}.nnr" if wrong else "old.npz"
@@ -147,7 +147,7 @@ def test_the_wrong_base(tmp_path: Path) -> None:
 
 
 def test_the_way_back_is_a_way() -> None:
-    """Updates may lead to a model that there was before; looking for what leads where ends all the same."""
+    """Updates may lead to an earlier model; the search for a path still ends."""
     there, back = UPDATES[0], nnr.encode_update(MODELS[1], MODELS[0], lossless=True)
     assert nnr.identity(nnr.chain_updates(MODELS[0], [there, back, there])) == nnr.identity(MODELS[1])
     with pytest.raises(nnr.MissingReferenceError, match=r"update 3 .*; none of the other updates produces that model"):
@@ -156,8 +156,8 @@ def test_the_way_back_is_a_way() -> None:
         nnr.chain_updates(MODELS[0], [there, back, back])
 
 
-def test_a_damaged_update_among_those_looked_at() -> None:
-    """It leads nowhere, and is not what is wrong with the first one."""
+def test_a_damaged_update_among_the_candidates() -> None:
+    """It leads nowhere, and is not reported as the fault of the first one."""
     damaged = UPDATES[0][:-9] + bytes(byte ^ 0xFF for byte in UPDATES[0][-9:])
     with pytest.raises(nnr.MissingReferenceError, match=r"update 1 .*; none of the other updates produces that model"):
         nnr.chain_updates(MODELS[0], [UPDATES[1], damaged[: len(damaged) // 2]])
@@ -212,7 +212,7 @@ def test_folded_bases() -> None:
 
 # ------------------------------------------------------------------------------------------------ with a memory
 def sent(base_model_id: str) -> tuple[list[bytes], dict[str, Array]]:
-    """Bitstreams of an encoder with a memory, and the sum of what they hold."""
+    """Return bitstreams of an encoder with a state, and the sum of their contents."""
     encoder, total = nnr.UpdateEncoder(base_model_id=base_model_id), dict(MODELS[0])
     messages = []
     for before, after in pairwise(MODELS):
@@ -245,7 +245,7 @@ def test_a_squashed_chain_leads_to_the_same_model() -> None:
     assert nnr.identity(nnr.chain_updates(MODELS[0], [squashed, UPDATES[2]])) == nnr.identity(MODELS[-1])
 
 
-@pytest.mark.parametrize("options", [{"effort": 1}, {"scan_order": 1}, {"exact": True}, {"max_unit_size": 200}])
+@pytest.mark.parametrize("options", [{"effort": 1}, {"scan_order": 1}, {"exact": True}, {"max_unit_size": 300}])
 def test_options_without_a_goal_lose_nothing(options: dict[str, Any]) -> None:
     for squashed in (
         nnr.squash_updates(MODELS[0], UPDATES, **options),

@@ -20,7 +20,7 @@ COUNTS = [name for name, stored in STORED_TYPES.items() if stored.kind in "iu" a
 
 @st.composite
 def pairs(draw: st.DrawFn, types: list[str] | None = None) -> tuple[Array, Array]:
-    """A tensor, and one of the same shape and type that has some of its items, or none."""
+    """Draw a tensor, and one of the same shape and type that shares some or no items."""
     type_name = draw(st.sampled_from(types or list(STORED_TYPES)))
     shape, seed = draw(st.sampled_from(SHAPES)), draw(st.integers(0, 2**16))
     base = made(draw(st.sampled_from(list(KINDS))), shape, type_name, seed)
@@ -32,17 +32,17 @@ def pairs(draw: st.DrawFn, types: list[str] | None = None) -> tuple[Array, Array
 
 
 def is_exact(found: Difference, type_name: str) -> bool:
-    """Whether the sum has to be the new tensor, bit for bit."""
+    """Return whether the sum must be the new tensor, bit for bit."""
     return found.kind != "difference" or STORED_TYPES[type_name].kind != "f"
 
 
-@given(pairs(), st.booleans())
-def test_the_sum_is_the_new_tensor(pair: tuple[Array, Array], lossless: bool) -> None:
+@given(pairs(), st.booleans(), st.booleans())
+def test_the_sum_is_the_new_tensor(pair: tuple[Array, Array], lossless: bool, sort: bool) -> None:
     base, new = pair
     before = base.copy()
-    found = difference(base, new, lossless=lossless)
+    found = difference(base, new, lossless=lossless, sort=sort)
     assert found.array.shape == new.shape
-    got = add(base, found.array, found.kind)
+    got = add(base, found.array, found.kind, by_exponent=found.by_exponent)
     assert_identical(base, before)
     assert (found.kind == "same") is bool((patterns(base) == patterns(new)).all())
     if lossless or is_exact(found, new.dtype.name):
@@ -53,6 +53,38 @@ def test_the_sum_is_the_new_tensor(pair: tuple[Array, Array], lossless: bool) ->
         assert (patterns(got)[equal] == patterns(new)[equal]).all()
         assert np.isfinite(found.array).all()
         assert (found.array[equal] == 0).all()
+
+
+def after_a_step(type_name: str, size: int) -> tuple[Array, Array]:
+    """Return weights before and after a small step of their float64 values."""
+    rng, dtype = np.random.default_rng(1), STORED_TYPES[type_name].dtype
+    values = rng.normal(0, 0.02, size)
+    return values.astype(dtype), (values + rng.normal(0, 1e-6, size)).astype(dtype)
+
+
+@pytest.mark.parametrize("size", [999, 100_000])
+@pytest.mark.parametrize("type_name", BITS)
+def test_differences_after_a_step_are_sorted_stably_by_exponent(type_name: str, size: int) -> None:
+    base, new = after_a_step(type_name, size)
+    stored = STORED_TYPES[type_name]
+    exponents = patterns(base).astype("u4") >> stored.mantissa & ((1 << stored.exponent) - 1)
+    found = difference(base, new, lossless=True, sort=True)
+    assert found.by_exponent
+    in_order = difference(base, new, lossless=True).array
+    assert np.array_equal(found.array, in_order[np.argsort(exponents, kind="stable")])
+    assert_identical(add(base, found.array, "bits", by_exponent=True), new)
+
+
+def test_differences_in_a_few_rows_keep_their_order() -> None:
+    base, new = (tensor.reshape(500, 200) for tensor in after_a_step("bfloat16", 100_000))
+    new[20:] = base[20:]
+    assert not difference(base, new, lossless=True, sort=True).by_exponent
+
+
+def test_integers_have_no_order_of_exponents() -> None:
+    base = np.arange(5, dtype=np.int32)
+    with pytest.raises(FormatError, match="the order of exponents cannot be added to int32"):
+        add(base, base, "difference", by_exponent=True)
 
 
 @given(pairs())
@@ -66,7 +98,7 @@ def test_the_types_of_differences(pair: tuple[Array, Array]) -> None:
             continue
         floats = stored.kind == "f" and found.kind != "bits"
         wanted = "float64" if floats and stored.bits == 64 else "float32" if floats else "int32"
-        assert found.array.dtype == np.dtype(wanted)  # in the machine's byte order
+        assert found.array.dtype == np.dtype(wanted)  # in native byte order
         if found.kind == "bits":
             assert lossless and stored.name in BITS
         if found.kind == "difference" and stored.kind == "f":
@@ -84,7 +116,7 @@ def test_only_differences_that_are_not_finite_are_whole(pair: tuple[Array, Array
 
 
 @pytest.mark.parametrize("name", FLOATS)
-def test_what_is_not_finite_may_stay_so(name: str) -> None:
+def test_infinities_and_nan_may_stay(name: str) -> None:
     stored = STORED_TYPES[name]
     values = from_patterns(specials(stored), stored)
     with np.errstate(invalid="ignore"):
@@ -142,7 +174,7 @@ def test_sums_of_integers_wrap(name: str) -> None:
 @pytest.mark.parametrize("name", ["int64", "uint64"])
 def test_differences_beyond_int32_are_whole(name: str, sign: int) -> None:
     base = np.array([1 << 40, 7], name)
-    edge = (1 << 31) - (sign > 0)  # the largest there is
+    edge = (1 << 31) - (sign > 0)  # the largest one
     inside, beyond = (np.array([(1 << 40) + sign * by, 7], name) for by in (edge, edge + 1))
     assert difference(base, inside).kind == "difference"
     assert difference(base, beyond).kind == "whole"
@@ -235,7 +267,7 @@ def test_types_that_no_model_has() -> None:
             difference(base, new)
 
 
-def test_what_is_the_same_takes_no_memory() -> None:
+def test_equal_tensors_take_no_memory() -> None:
     found = difference(np.zeros((1000, 1000)), np.zeros((1000, 1000)))
     assert found.kind == "same" and found.array.shape == (1000, 1000) and not any(found.array.strides)
     assert bit_patterns(found.array[:1]).tolist() == [0] * 1000

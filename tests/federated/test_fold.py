@@ -1,4 +1,4 @@
-"""Batch normalizations of models between which there are updates."""
+"""Batch normalizations of models in updates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_as_it_is_folded_for_a_bitstream() -> None:
         assert_identical(array, wanted[name])
 
 
-def test_what_is_folded_stays() -> None:
+def test_folded_tensors_stay_folded() -> None:
     once = fold(MODEL)
     twice = fold(once)
     for name, array in once.tensors.items():

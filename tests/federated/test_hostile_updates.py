@@ -1,4 +1,4 @@
-"""Damaged and invented updates: an error of ours, or tensors that fit; after an error all is known that was before."""
+"""Damaged and random updates: an NnrError or matching tensors; an error leaves the state unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIKE = {"w": np.zeros((6, 8), "f4"), "b": np.zeros(7, "f4"), "n": np.zeros((3, 2
 
 
 class Attack(NamedTuple):
-    """A good bitstream, the state in which it is one, and others to mix it with."""
+    """Valid bitstream with its state, and others to mix it with."""
 
     good: bytes
     state: nnr.UpdateState
@@ -50,7 +50,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 @cache
 def rounds(kind: int) -> Attack:
-    """The third of three bitstreams; one tensor of the second is whole, unless the third has residuals."""
+    """Return the third of three bitstreams; one tensor of the second is whole, unless the third has residuals."""
     encoder, decoder = nnr.UpdateEncoder(base_model_id="m", **OPTIONS[kind]), nnr.UpdateDecoder(like=LIKE)
     rng = np.random.default_rng(kind)
     sent: list[bytes] = []
@@ -69,7 +69,7 @@ def rounds(kind: int) -> Attack:
 
 @cache
 def models(kind: int) -> tuple[dict[str, Array], Attack]:
-    """A base, and a bitstream that makes another model of it."""
+    """Return a base, and a bitstream that changes it to another model."""
     rng = np.random.default_rng(100 + kind)
     base = {
         "w": rng.normal(0, 0.1, (6, 8)).astype("f4"),
@@ -89,13 +89,13 @@ def models(kind: int) -> tuple[dict[str, Array], Attack]:
 
 # ------------------------------------------------------------------------------------------------ damage
 def pieces(data: bytes) -> list[bytes]:
-    """The units of a bitstream, as bytes."""
+    """Return the units of a bitstream, as bytes."""
     return [bytes(unit.data) for unit in nnr.units(data)]
 
 
 @st.composite
 def damaged(draw: st.DrawFn, attack: Attack) -> bytes:
-    """Units left out, repeated, exchanged, of other bitstreams; then bytes changed, taken out, put in, cut off."""
+    """Draw changes of units (omitted, repeated, exchanged, of other bitstreams), then of bytes."""
     units = pieces(attack.good)
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(units) - 1)) if units else 0
@@ -127,7 +127,7 @@ def damaged(draw: st.DrawFn, attack: Attack) -> bytes:
 
 
 def decoded_or_refused(decoder: nnr.UpdateDecoder, data: bytes) -> nnr.Update | None:
-    """What comes of it; on an error nothing has changed."""
+    """Return the result or the error, and check that an error changes nothing."""
     state, known = decoder.state, content(decoder.state)
     try:
         update, _ = soon(lambda: decoder.decode(data), 2)
@@ -142,7 +142,7 @@ def decoded_or_refused(decoder: nnr.UpdateDecoder, data: bytes) -> nnr.Update | 
 @settings(max_examples=examples(400), deadline=None)
 @given(st.data(), st.integers(0, len(OPTIONS) - 1))
 def test_damaged_rounds(data: st.DataObject, kind: int) -> None:
-    """A decoder that knows the model gives nothing else than it; a good bitstream decodes after all of them."""
+    """A decoder with a schema returns only matching tensors; a valid bitstream still decodes after all errors."""
     attack = rounds(kind)
     decoder = nnr.UpdateDecoder(limits=STRICT, like=LIKE, state=attack.state.fork())
     update = decoded_or_refused(decoder, data.draw(damaged(attack)))
@@ -153,7 +153,7 @@ def test_damaged_rounds(data: st.DataObject, kind: int) -> None:
 
 
 def fits(update: nnr.Update) -> None:
-    """It is all of the model, or, where it is no update any more, a part of it."""
+    """Check that the tensors are the whole model, or a part of it if the bitstream is no longer an update."""
     assert update.whole <= set(LIKE)
     assert described(update).items() <= described(LIKE).items()
     assert set(update) in (set(LIKE), update.whole)
@@ -162,7 +162,7 @@ def fits(update: nnr.Update) -> None:
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data(), st.integers(0, len(OPTIONS) - 1))
 def test_damaged_rounds_of_any_model(data: st.DataObject, kind: int) -> None:
-    """Without a schema: whatever is accepted can go on, be saved and loaded."""
+    """Without a schema, every accepted state can be continued, saved and loaded."""
     attack = rounds(kind)
     decoder = nnr.UpdateDecoder(limits=STRICT, state=attack.state.fork())
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_damaged_rounds_of_any_model(data: st.DataObject, kind: int) -> None:
 @settings(max_examples=examples(400), deadline=None)
 @given(st.data(), st.integers(0, 1), st.booleans())
 def test_damaged_updates_of_a_model(data: st.DataObject, kind: int, check: bool) -> None:
-    """Applied to the base: an error, or the base's tensors in their types, and perhaps more."""
+    """Application to the base gives an error, or the base's tensors with their types, and possibly more."""
     base, attack = models(kind)
     before = {name: array.tobytes() for name, array in base.items()}
     with contextlib.suppress(nnr.NnrError):
@@ -188,7 +188,7 @@ def test_damaged_updates_of_a_model(data: st.DataObject, kind: int, check: bool)
 
 @pytest.mark.parametrize("kind", range(len(OPTIONS)))
 def test_every_byte(kind: int) -> None:
-    """One bit of each byte, and every prefix."""
+    """One bit of each byte is changed, and every prefix is tested."""
     attack = rounds(kind)
     for at in range(len(attack.good)):
         flipped = bytearray(attack.good)
@@ -205,7 +205,7 @@ def start(pre: int = 0) -> Bitstream:
 
 
 def refused(call: Callable[[], Any], error: type[Exception], message: str) -> None:
-    """It ends in this error, and little memory is asked for."""
+    """Check that the call raises this error, and requests little memory."""
     tracemalloc.start()
     try:
         with pytest.raises(error, match=message):
@@ -218,11 +218,11 @@ def refused(call: Callable[[], Any], error: type[Exception], message: str) -> No
 
 @pytest.mark.parametrize("kind", [NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT])
 def test_four_tebibytes(kind: int) -> None:
-    """A declaration costs nothing, with a schema or without, with a base or without."""
+    """A declaration costs nothing, with or without a schema or base."""
     header = update_ndu("w", [1 << 20, 1 << 20], 1, kind=kind)
     stream = start().ndu(header, payload=bytes(40)).data
     base = {"w": np.zeros((6, 8), "f4")}
-    nnr.apply_update(base, nnr.encode_update(base, base))  # what is imported on first use does not count
+    nnr.apply_update(base, nnr.encode_update(base, base))  # memory of first imports does not count
     for limits in (None, STRICT, nnr.Limits()):
         like = nnr.UpdateDecoder(limits=limits, like=LIKE)
         refused(lambda: like.decode(stream), nnr.LimitError, "'w'")  # noqa: B023
@@ -249,7 +249,7 @@ def test_four_tebibytes(kind: int) -> None:
     ],
 )
 def test_a_schema_is_kept(header: Any, message: str) -> None:
-    """Names, shapes and kinds; by name, and before anything is decoded: the payload is none."""
+    """Names, shapes and kinds are checked before anything is decoded: the payload is invalid."""
     decoder = nnr.UpdateDecoder(like=LIKE)
     decoder.decode(start().ndu(update_ndu("w", [6, 8], 1, parameter=9), np.ones((6, 8))).data)
     state, known = decoder.state, content(decoder.state)
@@ -260,7 +260,7 @@ def test_a_schema_is_kept(header: Any, message: str) -> None:
 
 
 def test_a_schema_that_a_later_unit_breaks() -> None:
-    """Nothing of the units before it stays."""
+    """The units before it leave nothing."""
     decoder = nnr.UpdateDecoder(like=LIKE)
     state, known = decoder.state, content(decoder.state)
     stream = start().ndu(update_ndu("w", [6, 8], 1), np.ones((6, 8)))
@@ -273,7 +273,7 @@ def test_a_schema_that_a_later_unit_breaks() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_difference_that_is_not_finite_is_not_added(value: float) -> None:
-    """NNR_PT_RAW_FLOAT can say such things."""
+    """NNR_PT_RAW_FLOAT can represent such values."""
     header = update_ndu("w", [2, 2], 1, kind=NNR_PT_RAW_FLOAT, parent_node_id_type=3)
     del header.parent_device_id
     stream = start().raw(header, [1, value, 0, 0]).data
@@ -284,7 +284,7 @@ def test_a_difference_that_is_not_finite_is_not_added(value: float) -> None:
 
 
 def test_a_replayed_bitstream() -> None:
-    """Refused as often as it comes, by its number."""
+    """It is always rejected, by its number."""
     attack = rounds(0)
     decoder = nnr.UpdateDecoder(like=LIKE, state=attack.state.fork())
     decoder.decode(attack.good)
@@ -296,7 +296,7 @@ def test_a_replayed_bitstream() -> None:
 
 
 def test_many_devices_are_bounded() -> None:
-    """A sender that is another one each time: those that were silent for the longest time are forgotten, one by one."""
+    """Each sender is new: the least recently active ones are removed, one by one."""
     limits = nnr.Limits(max_history_bytes=20_000)
     decoder = nnr.UpdateDecoder(limits=limits, like=LIKE)
 
@@ -317,7 +317,7 @@ def test_many_devices_are_bounded() -> None:
 
 
 def test_units_are_what_they_seem() -> None:
-    """The tools that the attacks are about are there."""
+    """The units have the tools that the attacks address."""
     found: set[str] = set()
     for kind in range(len(OPTIONS)):
         found |= {f"{tool.element}={tool.value}" for tool in nnr.requirements(rounds(kind).good)}

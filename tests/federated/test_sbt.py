@@ -1,4 +1,4 @@
-"""Updates with binary-ternary quantization: one magnitude for each matrix, with all tools, and nothing gets lost."""
+"""Updates with binary-ternary quantization: one magnitude for each matrix, with all tools, without lost updates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FL = nnr.EncoderConfig.preset("fl")
 
 
 def rounds(count: int, *, keep: float = 0.0, seed: int = 7) -> Iterator[Update]:
-    """Updates of two matrices and a vector, each with ``keep`` of the one before."""
+    """Return updates of two matrices and a vector, each with ``keep`` of the one before."""
     rng = np.random.default_rng(seed)
     last: Update = {"w": np.zeros((60, 80), "f4"), "k": np.zeros((8, 4, 3, 3)), "b": np.zeros(60, "f4")}
     for _ in range(count):
@@ -34,7 +34,7 @@ def rounds(count: int, *, keep: float = 0.0, seed: int = 7) -> Iterator[Update]:
 
 
 def magnitudes(array: Array) -> list[float]:
-    """Those that are not 0."""
+    """Return the magnitudes that are not 0."""
     return sorted(set(np.abs(array[array != 0]).tolist()))
 
 
@@ -123,7 +123,7 @@ def test_both_are_drawn() -> None:
 
 
 def test_bits_of_a_parameter() -> None:
-    """About the entropy of what is 0 and of signs: of one in 50, and of half of them, which have one sign."""
+    """The size is near the entropy of zeros and signs: for one in 50, and for half of them, all of one sign."""
     update = {"w": np.random.default_rng(1).laplace(0, 1e-3, (600, 500)).astype("f4")}
     for ternary, entropy in ((1, 0.161), (0, 0.081)):  # bits
         data = nnr.UpdateEncoder(FL, sbt=0.98, sbt_ternary=ternary).encode(update)
@@ -131,7 +131,7 @@ def test_bits_of_a_parameter() -> None:
 
 
 def test_however_few_they_are_none_is_left_out() -> None:
-    """Though each takes some 14 bits."""
+    """Each takes about 14 bits."""
     update = {"w": np.random.default_rng(1).laplace(0, 1e-3, (600, 500)).astype("f4")}
     encoder = nnr.UpdateEncoder(FL, sbt=0.9999, sbt_ternary=1)
     encoder.encode(update)
@@ -142,7 +142,7 @@ def test_however_few_they_are_none_is_left_out() -> None:
 @pytest.mark.parametrize("nnr_pre", [None, True, False])
 @pytest.mark.parametrize("keep", [0.0, 0.9])
 def test_the_sum_of_updates_arrives(nnr_pre: bool | None, keep: float) -> None:
-    """What is missing is the residual, which does not grow as the sum of all updates does."""
+    """The sum lacks only the residual, which does not grow with the number of updates."""
     encoder, decoder = nnr.UpdateEncoder(FL, sbt=0.9, error_feedback=True, nnr_pre=nnr_pre), nnr.UpdateDecoder()
     wanted: dict[str, Any] = {}
     arrived: dict[str, Any] = {}
@@ -161,7 +161,7 @@ def test_the_sum_of_updates_arrives(nnr_pre: bool | None, keep: float) -> None:
 
 # ------------------------------------------------------------------------------------------ residuals (9.2.4)
 def test_9_2_4_residuals_change_nothing_but_the_step() -> None:
-    """What is decoded is 0 or of one magnitude, a power of two times the one before."""
+    """Decoded values are 0 or of one magnitude, a power of two times the previous one."""
     encoder, decoder = nnr.UpdateEncoder(FL, sbt=0.9, nnr_pre=True), nnr.UpdateDecoder()
     last: list[float] = []
     for number, update in enumerate(rounds(8)):
@@ -193,7 +193,7 @@ def test_9_2_4_residuals_are_coded_where_that_is_smaller() -> None:
 
 
 def test_9_2_4_an_update_before_that_was_none_of_these() -> None:
-    """Its values are no multiples of a step: then residuals have errors of up to half of one."""
+    """Its values are not multiples of a step size, so residuals have errors of up to half a step."""
     plain = nnr.UpdateEncoder(nnr.EncoderConfig.preset("update"))
     first, second, third = rounds(3)
     decoder = nnr.UpdateDecoder()
@@ -241,7 +241,7 @@ def test_a_refused_update_leaves_the_encoder_as_it_was() -> None:
     assert encoder.encode(second) == same.encode(second)
 
 
-# ------------------------------------------------------------------------------------------ what has no part in it
+# ------------------------------------------------------------------------------------------ unaffected tensors
 def test_vectors_integers_and_what_rules_keep() -> None:
     rng = np.random.default_rng(2)
     update = {
@@ -265,7 +265,7 @@ def test_vectors_integers_and_what_rules_keep() -> None:
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_magnitudes_that_are_no_steps(scale: float) -> None:
-    """They are coded as they would be without."""
+    """They are coded as without the option."""
     update = {"w": np.random.default_rng(2).normal(0, scale, (20, 30)).astype("f4")}
     plain, coded = nnr.UpdateEncoder(FL), nnr.UpdateEncoder(FL, sbt=0.9)
     assert coded.encode(update) == plain.encode(update)
@@ -306,9 +306,9 @@ def test_updates_of_models(tmp_path: Path) -> None:
     assert nnr.encode_update(tmp_path / "base.npz", tmp_path / "new.npz", sbt=0.9) == data
 
 
-def test_what_is_tied_stays_tied() -> None:
+def test_ties_are_kept() -> None:
     rng = np.random.default_rng(2)
-    for seed in range(8):  # of which the names alone would draw different quantizations
+    for seed in range(8):  # whose names alone would select different quantizations
         one = rng.standard_normal((40, 50)).astype("f4")
         new = one + (one / 100).astype("f4") * rng.standard_normal((40, 50)).astype("f4")
         models = [nnr.Model({"a": w, f"b{seed}": w.copy()}, aliases={f"b{seed}": "a"}) for w in (one, new)]
@@ -347,7 +347,7 @@ def test_lossless_leaves_nothing_to_choose() -> None:
 
 @pytest.mark.parametrize("goal", [{"max_error": 1e-30}, {"snr": 400.0}, {"quality": 30.0}], ids=str)
 def test_goals_are_about_the_other_tensors(goal: dict[str, float]) -> None:
-    """One that no step gives a matrix is no reason to keep every bit of it, which float32 would not hold."""
+    """A goal that no step size reaches must not make a matrix lossless, which float32 could not represent."""
     update = {"w": np.random.default_rng(0).normal(0, 1e-9, (30, 40))}
     encoder = nnr.UpdateEncoder(sbt=0.9, **goal)
     assert encoder.encode(update) == nnr.UpdateEncoder(sbt=0.9).encode(update)

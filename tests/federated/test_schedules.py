@@ -1,6 +1,6 @@
-"""Random schedules of loss, repetition, reordering and sampling: both states agree, or it is said what is missing.
+"""Random schedules of loss, repetition, reordering and sampling: both states agree, or the error names what is missing.
 
-An independent account of what a decoder knows, kept from headers alone, says which bitstreams it has to accept.
+An independent model of the decoder's state, computed from headers alone, predicts which bitstreams it must accept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Key = tuple[int, int]
 
 
 def nodes(state: nnr.UpdateState) -> dict[Key, tuple[Any, ...]]:
-    """What a state knows of parameters."""
+    """Return the nodes of a state."""
     return {
         (device, parameter): packed(node)
         for device, sender in state.senders.items()
@@ -51,7 +51,7 @@ def nodes(state: nnr.UpdateState) -> dict[Key, tuple[Any, ...]]:
 # ------------------------------------------------------------------------------------------------ the oracle
 @dataclass
 class Unit:
-    """What the header of a compressed data unit says."""
+    """Information in the header of a compressed data unit."""
 
     key: Key
     depth: int
@@ -63,7 +63,7 @@ class Unit:
 
 @dataclass
 class Account:
-    """What a decoder knows, by the headers of what it accepted."""
+    """Predicted state of a decoder, from the headers of accepted bitstreams."""
 
     lineages: dict[int, tuple[int, str]] = field(default_factory=dict)  # number, and the token of the next one
     units: dict[Key, Unit] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Account:
         self.units = {key: unit for key, unit in self.units.items() if key[0] != device}
 
     def refusal(self, data: bytes) -> str:
-        """What the message has to say, as a regular expression; empty: the bitstream is good."""
+        """Return a regular expression that the error message must match; empty if the bitstream is valid."""
         device, number, token = lineage(data)
         last = self.lineages.get(device)
         who = rf"bitstream {number} of device_id {device}\b"
@@ -83,7 +83,7 @@ class Account:
             return rf"{who}.*\bnumber {number - 1}\b.*{re.escape(token)}"
         for unit in units(data):
             own = self.units.get(unit.key)
-            if own and own.is_update and not token:  # it does not count any more
+            if own and own.is_update and not token:  # it no longer counts
                 own = None
             if not unit.is_update:
                 continue
@@ -100,13 +100,13 @@ class Account:
         device, number, token = lineage(data)
         follows = hashlib.sha256(token.encode() + data).digest()
         self.lineages[device] = (number, urlsafe_b64encode(follows)[:16].decode())
-        if not token:  # nothing before counts
+        if not token:  # nothing before it counts
             self.units = {key: unit for key, unit in self.units.items() if key[0] != device or not unit.is_update}
         self.units |= {unit.key: unit for unit in units(data)}
 
 
 def lineage(data: bytes) -> tuple[int, int, str]:
-    """device_id, number and token of a bitstream."""
+    """Return device_id, number and token of a bitstream."""
     (mps,) = (unit.structure for unit in nnr.units(data) if unit.header.nnr_unit_type == NnrUnitType.NNR_MPS)
     text = mps.base_model_id.rpartition("#")[2]  # type: ignore[union-attr]
     device, number, token = text.split(".")
@@ -114,13 +114,13 @@ def lineage(data: bytes) -> tuple[int, int, str]:
 
 
 def units(data: bytes) -> list[Unit]:
-    """The compressed data units."""
+    """Return the compressed data units."""
     found = []
     for unit in nnr.units(data):
         if unit.header.nnr_unit_type != NnrUnitType.NNR_NDU:
             continue
         header, payload = unit.ndu, bytes(unit.payload)  # type: ignore[arg-type]
-        if not header.node_id_present_flag:  # nothing is remembered of it
+        if not header.node_id_present_flag:  # its state is lost
             continue
         is_update = bool(header.parent_node_id_present_flag)
         digest = 0
@@ -136,16 +136,16 @@ def units(data: bytes) -> list[Unit]:
 # ------------------------------------------------------------------------------------------------ a sender
 @dataclass
 class Message:
-    """A bitstream, and what its sender holds when it is made."""
+    """Bitstream, with the state of its sender when it was made."""
 
     data: bytes
     decoded: nnr.Update
     state: nnr.UpdateState
-    since: frozenset[Key]  # parameters that were sent since all was independent
+    since: frozenset[Key]  # parameters that were sent since the last independent bitstream
 
 
 class Client:
-    """One device, which may lose its mind."""
+    """Device that may lose its state."""
 
     def __init__(self, device: int, options: dict[str, Any], seed: int) -> None:
         self.device, self.options = device, options
@@ -155,7 +155,7 @@ class Client:
         self.last = {name: np.zeros(like.shape) for name, like in LIKE.items()}
 
     def train(self) -> Message:
-        """The next bitstream; about a third of the tensors do not change, and some are sent whole."""
+        """Return the next bitstream; about a third of the tensors do not change, and some are sent whole."""
         differences, whole = {}, {}
         for name, like in LIKE.items():
             spread = 9.0 if like.dtype.kind == "i" else 0.05
@@ -176,11 +176,11 @@ class Client:
         self.encoder.reset()
 
     def restart(self) -> None:
-        """Everything is forgotten, the number of bitstreams, too."""
+        """Discard the whole state, including the number of bitstreams."""
         self.encoder = nnr.UpdateEncoder(device_id=self.device, **self.options)
 
     def move(self) -> None:
-        """Go on in another process."""
+        """Continue in another process."""
         self.encoder = pickle.loads(pickle.dumps(self.encoder))
 
 
@@ -264,7 +264,7 @@ class World:
             self.deliver(client, message)
 
     def deliver(self, client: Client, message: Message) -> None:
-        """Decode it, and see that the right thing happens."""
+        """Decode it, and check the predicted result."""
         wanted = self.account.refusal(message.data)
         before, known = self.decoder.state, content(self.decoder.state)
         if wanted:
@@ -308,7 +308,7 @@ class World:
     seed=st.integers(0, 2**16),
     events=st.lists(EVENTS, min_size=6, max_size=24),
 )
-def test_both_states_agree_or_it_is_said_what_is_missing(
+def test_both_states_agree_or_the_error_names_what_is_missing(
     options: dict[str, Any], asks: bool, with_like: bool, seed: int, events: list[tuple[str, Any]]
 ) -> None:
     world = World(options, asks, with_like, seed)
@@ -319,8 +319,8 @@ def test_both_states_agree_or_it_is_said_what_is_missing(
 @pytest.mark.parametrize("parent", ["node", "sha256", "external"])
 @pytest.mark.parametrize("whole", range(5))
 @pytest.mark.parametrize("received", range(6))
-def test_a_reset_is_understood_whatever_was_lost(received: int, whole: int, parent: str) -> None:
-    """Of five bitstreams, in one of which a tensor is whole, the first few arrive; those after the reset decode."""
+def test_a_reset_is_understood_after_any_loss(received: int, whole: int, parent: str) -> None:
+    """The first few of five bitstreams arrive, one of which has a whole tensor; bitstreams after the reset decode."""
     encoder, decoder = nnr.UpdateEncoder(parent=parent), nnr.UpdateDecoder()
     rng = np.random.default_rng(received)
 
@@ -348,7 +348,7 @@ def test_a_reset_is_understood_whatever_was_lost(received: int, whole: int, pare
 
 @pytest.mark.parametrize("parent", ["node", "sha256", "sha512", "external"])
 def test_updates_of_a_base_model_that_was_sent(parent: str) -> None:
-    """Hashes name the payloads of the base; a decoder that has none of them, or other ones, says so."""
+    """Hashes name the payloads of the base; a decoder without them, or with other ones, reports it."""
     rng = np.random.default_rng(9)
 
     def model(scale: float) -> dict[str, np.ndarray]:
@@ -381,7 +381,7 @@ def test_updates_of_a_base_model_that_was_sent(parent: str) -> None:
 
 @pytest.mark.parametrize("parent", ["node", "sha256", "sha512", "external"])
 def test_a_reset_names_no_tensor_that_was_sent_whole(parent: str) -> None:
-    """That one may be what was lost."""
+    """The bitstream with this tensor may be lost."""
     encoder, decoder = nnr.UpdateEncoder(parent=parent), nnr.UpdateDecoder()
     ones = np.ones((3, 4), "f4")
     decoder.decode(encoder.encode({"v": ones}))
@@ -395,7 +395,7 @@ def test_a_reset_names_no_tensor_that_was_sent_whole(parent: str) -> None:
 
 @pytest.mark.parametrize("before", range(1, 4))
 def test_a_sender_that_was_restarted(before: int) -> None:
-    """It knows nothing of its updates, the receiver does: after a reset none of them counts."""
+    """The sender has lost its updates, but the receiver has them: after a reset they do not count."""
     rng = np.random.default_rng(before)
     lost, encoder = nnr.UpdateEncoder(), nnr.UpdateEncoder(hist_dep_sig_prob=True)
     decoder, stream = nnr.UpdateDecoder(), nnr.StreamDecoder(allow_missing=True)

@@ -1,4 +1,4 @@
-"""Sparsified updates: enough zeros and no more, the small parameters, and nothing that is left out is lost."""
+"""Sparsified updates: the required number of zeros, small parameters, and no lost updates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def normal(*shape: int, seed: int = 0) -> Array:
 
 
 def zeros(tensors: dict[str, Array]) -> tuple[int, int]:
-    """How many parameters of matrices are 0, and how many there are."""
+    """Return the number of zeros and of all parameters of matrices."""
     matrices = [array for array in tensors.values() if is_matrix(array)]
     return sum(int((array == 0).sum()) for array in matrices), sum(array.size for array in matrices)
 
@@ -72,20 +72,20 @@ def test_any_update(update: dict[str, Array], ratio: float, structured: bool) ->
 
 
 @given(arrays(FLOATS, shapes=((6, 7), (48, 64), (5, 4, 3))), st.floats(0, 1))
-def test_no_more_zeros_than_ties_ask_for(array: Array, ratio: float) -> None:
+def test_ties_bound_the_number_of_zeros(array: Array, ratio: float) -> None:
     with np.errstate(invalid="ignore"):
         values = np.where(np.isfinite(array), array.astype("f8"), np.inf)
         got = np.asarray(sparsify({"w": array}, ratio)["w"] == 0)
     gone = np.abs(values[got])
     if not gone.any():
         return
-    # Without those that are alike, up to rounding of what they are compared with, there would not be enough.
+    # Without values that are equal up to rounding, there would not be enough.
     least = gone.max() * (1 - 2.0**-22) - 2.0**-38 * np.abs(values[np.isfinite(values)]).max()
     assert (gone < least).sum() < ratio * array.size
 
 
 def test_one_delta_for_all() -> None:
-    """A tensor that is spread more keeps no more of its parameters."""
+    """A tensor with a larger deviation does not keep more of its parameters."""
     update = {"a": normal(100, 100), "b": 100 * normal(100, 100)}
     got = sparsify(update, 0.9)
     assert np.array_equal(got["a"] == 0, got["b"] == 0)
@@ -94,7 +94,7 @@ def test_one_delta_for_all() -> None:
 
 
 def test_mean_and_deviation() -> None:
-    """Means of 0.5 and 0, a deviation of 0.1: a delta of 2 is 0.7 in one and 0.2 in the other."""
+    """Means are 0.5 and 0, the deviation 0.1: a delta of 2 is a threshold of 0.7 and 0.2."""
     update = {"a": normal(200, 200) + np.float32(0.5), "b": normal(200, 200, seed=1)}
     got = sparsify(update, 0.965)
     limits = {name: float(np.abs(update[name][got[name] == 0]).max()) for name in update}
@@ -123,17 +123,17 @@ def test_zeros_that_are_there_count() -> None:
 
 
 @pytest.mark.parametrize("structured", [False, True])
-def test_what_is_alike_goes_together(structured: bool) -> None:
+def test_equal_values_are_treated_equally(structured: bool) -> None:
     ones = np.full((8, 8), 0.1, "f4")
     assert not sparsify({"w": ones}, 0.01, structured=structured)["w"].any()
     assert sparsify({"w": ones}, 0.0, structured=structured)["w"] is ones
 
 
 @pytest.mark.parametrize("structured", [False, True])
-def test_what_is_not_finite_stays(structured: bool) -> None:
+def test_infinities_and_nan_stay(structured: bool) -> None:
     weight = normal(4, 5)
     weight[0, 0], weight[2, 1], weight[2, 2] = np.nan, np.inf, -np.inf
-    weight.view("u4")[0, 1] = 0x7F800001  # one that signals
+    weight.view("u4")[0, 1] = 0x7F800001  # a signaling one
     got = sparsify({"w": weight, "v": np.full((2, 2), np.nan, "f4")}, 1.0, structured=structured)
     stays = np.isin(np.arange(4), [0, 2])[:, None] & np.ones(5, "?") if structured else ~np.isfinite(weight)
     assert np.array_equal(got["w"], np.where(stays, weight, 0), equal_nan=True)
@@ -160,8 +160,8 @@ def test_layouts_do_not_matter(structured: bool) -> None:
             assert_identical(got[name], wanted[name])
 
 
-def test_the_sums_are_those_of_all_items() -> None:
-    """More than are looked at together; the parts differ."""
+def test_the_sums_include_all_items() -> None:
+    """There are more items than are processed at once, with different parts."""
     weight = np.concatenate([normal(512, 1000), 10 * normal(512, 1000, seed=1) + np.float32(3)])
     for structured in (False, True):
         found, total = zeros(sparsify({"w": weight}, 0.6, structured=structured))
@@ -176,8 +176,8 @@ def test_ratios(ratio: float) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ error feedback
-def test_what_is_left_out_comes_later() -> None:
-    """All that a client wanted has arrived after enough rounds, up to what is left."""
+def test_omitted_changes_are_sent_later() -> None:
+    """After enough rounds, all changes of a client have been sent, except for the residual."""
     feedback, total, arrived = ErrorFeedback(), np.zeros((30, 30)), np.zeros((30, 30))
     for seed in range(20):
         update = {"w": normal(30, 30, seed=seed)}
@@ -191,7 +191,7 @@ def test_what_is_left_out_comes_later() -> None:
 
 @given(st.lists(st.tuples(models(), models()), min_size=1, max_size=4))
 @settings(max_examples=examples(50))
-def test_any_tensors_whatever_is_decoded(rounds: list[tuple[dict[str, Array], dict[str, Array]]]) -> None:
+def test_any_tensors(rounds: list[tuple[dict[str, Array], dict[str, Array]]]) -> None:
     feedback = ErrorFeedback()
     for update, decoded in rounds:
         before = copy.deepcopy(update)

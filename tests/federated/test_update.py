@@ -1,4 +1,4 @@
-"""UpdateEncoder and encode_update: what their bitstreams say, and which tools they use (6.4.3.7, 9.2.4, 10.2.1.4)."""
+"""UpdateEncoder and encode_update: contents and tools of their bitstreams (6.4.3.7, 9.2.4, 10.2.1.4)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Update = dict[str, np.ndarray[Any, Any]]
 
 
 def rounds(count: int, *, keep: float = 0.0, part: float = 0.1) -> Iterator[Update]:
-    """Updates of which the same ``part`` of parameters is not 0, each with ``keep`` of the one before."""
+    """Return updates with the same nonzero ``part`` of the parameters, each with ``keep`` of the one before."""
     rng = np.random.default_rng(7)
     mask = rng.random((60, 80)) < part
     last = np.zeros((60, 80), np.float32)
@@ -161,8 +161,8 @@ def test_9_2_4_residuals_are_coded_where_that_is_smaller() -> None:
 
 
 @pytest.mark.parametrize("option", ["sensitivity", "hessians"])
-def test_what_is_known_of_tensors_that_do_not_change(option: str) -> None:
-    """It does no harm; of what is no tensor of the model, nothing is known."""
+def test_data_about_unchanged_tensors(option: str) -> None:
+    """Data about unchanged tensors is permitted; data about unknown tensors is an error."""
     known = {name: np.eye(columns) if option == "hessians" else 2.0 for name, columns in {"w": 80, "v": 3}.items()}
     (update,) = rounds(1)
     encoder = nnr.UpdateEncoder(**{option: known})
@@ -181,7 +181,7 @@ def test_what_is_known_of_tensors_that_do_not_change(option: str) -> None:
 
 
 def test_6_4_4_3_no_residuals_where_a_tensor_has_no_update_before() -> None:
-    """nnr_pre_flag is that of all tensors: one that was whole before, left out, or not there has nothing to add to."""
+    """nnr_pre_flag applies to all tensors: a tensor that was whole, omitted or absent before has nothing to add to."""
     zeros, vector = {"c": np.zeros(9, "f4")}, {"c": np.full(9, 2.0**-10, "f4")}
     for more, whole in (({}, zeros), (zeros, {}), ({}, {})):
         encoder, bitstreams, flags = nnr.UpdateEncoder(nnr_pre=True), [], []
@@ -266,7 +266,7 @@ def test_whole_tensors_are_as_fine_as_in_models() -> None:
     assert np.array_equal(encoder.decoded["w"], nnr.decode(nnr.encode({"w": whole}))["w"])
 
 
-def test_the_performance_of_the_model_is_told() -> None:
+def test_the_performance_of_the_model_is_sent() -> None:
     performance = nnr.Performance(performance_metric_type="accuracy", validation_set_performance=0.5)
     data = nnr.UpdateEncoder(base_model_id="x").encode(next(rounds(1)), performance=performance)
     assert nnr.open(data).performance.validation_set_performance == 0.5
@@ -316,7 +316,7 @@ def test_a_tensor_of_another_shape_or_type_starts_anew(options: dict[str, Any]) 
         data = encoder.encode({"w": array, **steady})
         found = headers(data)
         assert found["w"].put_node_depth == depth
-        if depth > 1:  # before it there is no payload that a hash could name
+        if depth > 1:  # before it, no payload exists that a hash could name
             assert (found["w"].parent_node_id_type == ICNN_NDU_EXT) == (depth in (3, 4, 5, 7))
             assert found["b"].parent_node_id_type != ICNN_NDU_EXT
         decoded = decoder.decode(data)
@@ -326,7 +326,7 @@ def test_a_tensor_of_another_shape_or_type_starts_anew(options: dict[str, Any]) 
 
 
 def test_another_encoder_goes_on_from_a_state() -> None:
-    """Its names tell which parameter_ids tensors have, whatever order they come in."""
+    """The names in the state determine the parameter_id of tensors, whatever their order."""
     one, decoder = nnr.UpdateEncoder(device_id=3), nnr.UpdateDecoder()
     first, second, third = rounds(3)
     for update in (first, second):
@@ -346,7 +346,7 @@ def test_a_state_that_was_asked_for_stays_when_the_encoder_is_reset() -> None:
     assert content(before) == known != content(encoder.state)
 
 
-def test_what_was_encoded_can_be_pickled_and_goes_on() -> None:
+def test_a_pickled_encoder_continues() -> None:
     encoder = nnr.UpdateEncoder(device_id=2, error_feedback=True, sparsity=0.5)
     first, second, third = rounds(3)
     encoder.encode(first)
@@ -364,7 +364,7 @@ def test_a_refused_update_leaves_the_encoder_as_it_was() -> None:
     assert encoder.encode(second) == same.encode(second)
 
 
-def test_error_feedback_sends_what_was_lost_later() -> None:
+def test_error_feedback_sends_lost_changes_later() -> None:
     encoder, decoder = nnr.UpdateEncoder(quality=3.0, error_feedback=True, sparsity=0.9), nnr.UpdateDecoder()
     update = {"w": np.random.default_rng(4).standard_normal((60, 80)).astype(np.float32)}
     got = np.zeros((60, 80))
@@ -410,7 +410,7 @@ def test_options_that_updates_cannot_have(options: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("update", "message"),
     [
-        ({"x": np.array([np.nan], np.float32)}, "finite"),
+        ({"x": np.array([np.nan], np.float32)}, "NaN or infinity"),
         ({"x": np.array([True])}, "not support differences"),
         ({"x": np.array([1 << 40])}, "32 bits"),
         ({"x": np.array(["a"])}, "not support differences"),
@@ -428,12 +428,12 @@ def test_exact_is_exact_or_refused() -> None:
     halves = np.arange(-9, 9) / 2
     encoder.encode({"x": halves})
     assert np.array_equal(encoder.decoded["x"], halves)
-    with pytest.raises(EncodeError, match=r"'x' exceeds float32 .*; pass it in whole"):
+    with pytest.raises(EncodeError, match=r"'x' exceeds float32 .*; pass it in the argument 'whole'"):
         encoder.encode({"x": halves / 3})
 
 
 @pytest.mark.parametrize("options", [{}, {"lossless": True}], ids=str)
-def test_what_is_tied_is_coded_once(options: dict[str, Any]) -> None:
+def test_tied_tensors_are_coded_once(options: dict[str, Any]) -> None:
     rng = np.random.default_rng(2)
     one, other = (rng.standard_normal((40, 50)).astype(np.float32) for _ in range(2))
     new = other if options else (one + other / 100).astype(np.float32)
@@ -449,7 +449,7 @@ def test_what_is_tied_is_coded_once(options: dict[str, Any]) -> None:
 
 
 def test_no_sum_leaves_the_type_of_the_base() -> None:
-    """What quantization adds to a difference may be more than float16 has room for."""
+    """The quantization error of a difference may exceed the range of float16."""
     new = np.random.default_rng(1).uniform(0, 60000, (40, 40)).astype(np.float16)
     new[0], base = 65504, {"x": (new / 2).astype(np.float16)}
     data = nnr.encode_update(base, {"x": new}, quality=5.0)
@@ -464,3 +464,12 @@ def test_lossless_leaves_nothing_to_choose() -> None:
 def test_an_update_takes_no_tensor_away() -> None:
     with pytest.raises(EncodeError, match="'b'"):
         nnr.encode_update({"a": np.ones(3), "b": np.ones(3)}, {"a": np.ones(3)})
+
+
+def test_attachments_that_differ_are_left_out_with_a_warning() -> None:
+    base, new = (
+        nnr.Model({"w": np.full((4, 5), step, np.float32)}, attachments={"a.json": b"{}", "b.json": b"%d" % step})
+        for step in (0, 1)
+    )
+    with pytest.warns(nnr.EncodeWarning, match=r"these differ from the base: 'b\.json'$"):
+        nnr.encode_update(base, new)

@@ -1,1 +1,1 @@
-"""Tests of the model formats and of the files they write."""
+"""Tests of the model formats and of their files."""

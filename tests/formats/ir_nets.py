@@ -1,4 +1,4 @@
-"""Small OpenVINO IRs that run: layers with ports and edges, and the file of their constants."""
+"""Small executable OpenVINO IRs: layers with ports and edges, and the file of their constants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TYPES = {"float32": "f32", "float16": "f16", "int64": "i64"}
 
 @dataclass
 class Net:
-    """A network on its way, of one input ``x``; layers are known by their number."""
+    """Builder of a network with one input ``x``; layers are identified by numbers."""
 
     input: Sequence[int] = (2, 3, 6, 6)
     layers: list[str] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Net:
         self.op("Parameter", [], self.input, shape=",".join(map(str, self.input)), element_type="f32")
 
     def op(self, type: str, inputs: Sequence[int], dims: Sequence[int], version: str = "opset1", **data: str) -> int:
-        """A layer with one output of these dimensions; its number."""
+        """Add a layer with one output of these dimensions; return its number."""
         number = len(self.layers)
         ports = "".join(_port(k, self.dims[source], self.types[source]) for k, source in enumerate(inputs))
         self.types.append(data.get("element_type", data.get("destination_type", "f32")))
@@ -51,7 +51,7 @@ class Net:
         return number
 
     def constant(self, array: Array) -> int:
-        """A constant whose items are these."""
+        """Add a constant with these items."""
         offset = len(self.data)
         self.data += array.tobytes()
         type_, shape = TYPES[array.dtype.name], ",".join(map(str, array.shape))
@@ -59,15 +59,15 @@ class Net:
         return self.op("Const", [], array.shape, element_type=type_, shape=shape, **where)
 
     def weight(self, *shape: int, low: float = -1.0, dtype: str = "float32") -> int:
-        """A constant of random floats."""
+        """Add a constant of random floats."""
         return self.constant(self.random.uniform(low, 1, shape).astype(dtype))
 
     def half(self, *shape: int) -> int:
-        """A constant of float16, converted to float32."""
+        """Add a constant of float16, converted to float32."""
         return self.op("Convert", [self.weight(*shape, dtype="float16")], shape, destination_type="f32")
 
     def conv(self, source: int, weight: int, type: str = "Convolution") -> int:
-        """A convolution that keeps height and width."""
+        """Add a convolution that keeps height and width."""
         batch, _, *places = self.dims[source]
         shape = self.dims[weight]
         channels = {"Convolution": shape[0], "ConvolutionBackpropData": shape[1]}.get(type, shape[0] * shape[1])
@@ -79,7 +79,7 @@ class Net:
         return self.op(type, [source, other], self.dims[source], auto_broadcast="numpy")
 
     def norm(self, source: int, version: str = "opset5", epsilon: str = "0.001") -> int:
-        """A batch normalization: gamma, beta, mean and variance."""
+        """Add a batch normalization: gamma, beta, mean and variance."""
         vectors = [self.weight(self.dims[source][1], low=0.1) for _ in range(4)]
         inputs = [*vectors[:2], source, *vectors[2:]] if version == "opset1" else [source, *vectors]
         return self.op("BatchNormInference", inputs, self.dims[source], version, epsilon=epsilon)
@@ -90,7 +90,7 @@ class Net:
         return self.op("MatMul", [source, weight], (*self.dims[source][:-1], columns), **flags)
 
     def xml(self, *results: int) -> bytes:
-        """The XML, with these outputs."""
+        """Return the XML with these outputs."""
         for result in results:
             self.op("Result", [result], ())
         head = '<?xml version="1.0"?>\n<net name="n" version="11">\n<layers>\n'
@@ -98,7 +98,7 @@ class Net:
         return (head + body).encode()
 
     def put(self, folder: Path, *results: int) -> Path:
-        """Both files; returns the path of the XML."""
+        """Write both files; return the path of the XML."""
         return put(folder, self.xml(*results), bytes(self.data))
 
     def model(self, folder: Path, *results: int) -> Model:

@@ -1,4 +1,4 @@
-"""Small ONNX networks that run, and what is left of networks when channels are removed."""
+"""Small executable ONNX networks, and the networks after the removal of channels."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Floats = npt.NDArray[np.float32]
 
 
 def declared(name: str, shape: Sequence[int | str]) -> bytes:
-    """A ValueInfoProto of floats."""
+    """Return a ValueInfoProto of floats."""
     dims = b"".join(made.field(1, made.field(1 if isinstance(extent, int) else 2, extent)) for extent in shape)
     return made.field(1, name) + made.field(2, made.field(1, made.field(1, 1) + made.field(2, dims)))
 
 
 @dataclass
 class Net:
-    """A network on its way: tensors of random values, nodes, and the shapes of input ``x`` and output ``y``."""
+    """Builder of a network: tensors of random values, nodes, and the shapes of input ``x`` and output ``y``."""
 
     input: Sequence[int | str] = (2, 3, 6, 6)
     output: Sequence[int | str] = (2, 3, "h", "w")
@@ -40,40 +40,40 @@ class Net:
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
 
     def weight(self, name: str, *shape: int, low: float = -1.0) -> str:
-        """A tensor of the model."""
+        """Add a tensor of the model."""
         self.tensors[name] = self.random.uniform(low, 1, shape).astype(np.float32)
         return name
 
     def integers(self, name: str, *values: int) -> str:
-        """A constant of integers, which stays in the graph."""
+        """Add a constant of integers, which stays in the graph."""
         self.tensors[name] = np.array(values, np.int64)
         return name
 
     def op(self, operation: str, inputs: str, output: str, **attributes: Any) -> Net:
-        """A node whose inputs are separated by spaces; ``-`` is one that is left out."""
+        """Add a node whose inputs are separated by spaces; ``-`` is an omitted input."""
         names = ["" if name == "-" else name for name in inputs.split()]
         typed = {name: made.attribute("", value)[2:] + _type(value) for name, value in attributes.items()}
         self.nodes.append(made.node(operation, names, output.split(), **typed))
         return self
 
     def constant(self, name: str, value: object) -> Net:
-        """A Constant node of floats, which stays in the graph where it is small."""
+        """Add a Constant node of floats, which stays in the graph if it is small."""
         return self.op("Constant", "", name, value=made.field(5, made.tensor("", np.array(value, np.float32))))
 
     def conv(self, source: str, output: str, weight: str, *shape: int, **attributes: Any) -> Net:
-        """A convolution with ``weight``.w and ``weight``.b, that keeps height and width."""
+        """Add a convolution with ``weight``.w and ``weight``.b that keeps height and width."""
         given = {"pads": [extent // 2 for extent in shape[2:]] * 2, **attributes}
         self.weight(f"{weight}.w", *shape)
         self.weight(f"{weight}.b", shape[0])
         return self.op("Conv", f"{source} {weight}.w {weight}.b", output, **given)
 
     def norm(self, source: str, output: str, name: str, count: int) -> Net:
-        """A batch normalization."""
+        """Add a batch normalization."""
         parts = [self.weight(f"{name}.{part}", count, low=0.1) for part in ("gamma", "beta", "mean", "var")]
         return self.op("BatchNormalization", " ".join([source, *parts]), output)
 
     def data(self) -> bytes:
-        """The model as a file."""
+        """Return the model as a file."""
         field = made.field
         parts = [field(1, node) for node in self.nodes] + [field(2, "g")]
         parts += [field(5, made.tensor(name, array)) for name, array in self.tensors.items()]
@@ -85,21 +85,21 @@ class Net:
         return formats.load(self.data(), format="onnx")
 
     def channels(self) -> set[str]:
-        """What can be removed, see :func:`told`."""
+        """Return the removable channels; see :func:`told`."""
         topology = self.model().topology
         assert topology is not None
         return told(formats.channels(topology))
 
 
 def _type(value: object) -> bytes:
-    """The type of an attribute, of bytes by the field that they begin with."""
+    """Return the type of an attribute; for bytes it follows from their first field."""
     codes = {4: 3, 5: 4, 6: 5, 8: 7}  # a string, a tensor, a graph, integers
     by_field = codes[value[0] >> 3] if isinstance(value, bytes) else 7
     return made.field(20, 2 if isinstance(value, int) else 1 if isinstance(value, float) else by_field)
 
 
 def told(channels: Sequence[Channels]) -> set[str]:
-    """A text for each group: its size, and tensors with axis, offset, outer, inner where not 0, 1, 1; makers first."""
+    """Return a text per group: size, and tensors with axis, offset, outer, inner unless 0, 1, 1; producers first."""
     return {f"{group.size}: " + " ".join(sorted(map(_told, group.parts))) for group in channels}
 
 
@@ -111,7 +111,7 @@ def _told(part: Slice) -> str:
 def removals(
     channels: Sequence[Channels], random: np.random.Generator, share: float
 ) -> dict[tuple[str, int], set[int]]:
-    """Indices by tensor and axis, where about a share of each group is removed, and something stays."""
+    """Return indices by tensor and axis that remove about a share of each group, but never all."""
     found: dict[tuple[str, int], set[int]] = {}
     for group in channels:
         count = min(max(round(group.size * share), 1), group.size - 1)
@@ -124,7 +124,7 @@ def removals(
 
 
 def without(model: Model, removed: dict[tuple[str, int], set[int]]) -> Model:
-    """A model of smaller tensors."""
+    """Return a model of smaller tensors."""
     tensors = {name: np.asarray(model[name]) for name in model}
     for (name, axis), indices in removed.items():
         tensors[name] = np.delete(tensors[name], sorted(indices), axis)
@@ -132,7 +132,7 @@ def without(model: Model, removed: dict[tuple[str, int], set[int]]) -> Model:
 
 
 def masked(model: Model, removed: dict[tuple[str, int], set[int]]) -> Model:
-    """The model with zeros in place of what is removed."""
+    """Return the model with zeros in place of the removed channels."""
     tensors = {name: np.array(model[name]) for name in model}
     for (name, axis), indices in removed.items():
         np.moveaxis(tensors[name], axis, 0)[sorted(indices)] = 0
@@ -140,7 +140,7 @@ def masked(model: Model, removed: dict[tuple[str, int], set[int]]) -> Model:
 
 
 def outputs(path: Path, x: Floats) -> list[Floats]:
-    """The outputs of a valid model in onnxruntime."""
+    """Return the outputs of a valid model in onnxruntime."""
     onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     onnx.checker.check_model(str(path), full_check=True)
     onnx.shape_inference.infer_shapes(onnx.load(path), check_type=True, strict_mode=True, data_prop=True)
@@ -153,7 +153,7 @@ def outputs(path: Path, x: Floats) -> list[Floats]:
 
 
 def check_removal(model: Model, folder: Path, x: Floats, *, seed: int = 1, share: float = 0.4) -> int:
-    """Assert that a model without channels gives what it gives with zeros in their place; how many could go."""
+    """Check that a model without channels equals one with zeros; return the number of removable channels."""
     assert model.topology is not None
     channels = formats.channels(model.topology)
     removed = removals(channels, np.random.default_rng(seed), share)

@@ -1,4 +1,4 @@
-"""Clients of the OpenVX format: compiled, run with our own OpenVX for tests, and what they should compute."""
+"""Clients of the OpenVX format: compiled, run with a test implementation of OpenVX, and their expected results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec.model import Array, Model
 
-#: Our own declarations of the extension, and an OpenVX that computes it.
+#: Declarations of the extension for tests, and an OpenVX that computes it.
 DATA = Path(__file__).resolve().parent.parent / "data" / "openvx"
 FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 COMPILER = os.environ.get("CC", "cc")
@@ -30,19 +30,19 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="nnr-openvx-")
 
 
 def compiled(folder: Path, program: Path) -> Path:
-    """The client of a folder with our own OpenVX, as a program."""
+    """Return the program of a folder's client with the test implementation of OpenVX."""
     _compile(f"-I{DATA}", f"-I{folder}", folder / "client.c", _stub(), "-lm", "-o", program)
     return program
 
 
 def compiles(folder: Path, *more: str) -> None:
-    """The client of a folder is C99 without a warning, whether it is complete or not."""
+    """Check that the client of a folder, complete or not, is C99 without warnings."""
     _compile("-fsyntax-only", *more, f"-I{DATA}", f"-I{folder}", folder / "client.c")
 
 
 @cache
 def _stub() -> Path:
-    """Our own OpenVX, compiled."""
+    """Return the compiled test implementation of OpenVX."""
     target = Path(_FOLDER.name) / "stub.o"
     _compile("-O2", f"-I{DATA}", "-c", DATA / "stub.c", "-o", target)
     return target
@@ -56,7 +56,7 @@ def _compile(*arguments: object) -> None:
 
 
 def run(program: Path, folder: Path, inputs: Sequence[Array]) -> tuple[Levels, str]:
-    """What a client gives for inputs of floats, an array of levels for each, and what OpenVX was asked for."""
+    """Return the outputs of a client for inputs of floats, as arrays of levels, and the calls of OpenVX."""
     source, target, log = (program.with_suffix(suffix) for suffix in (".in", ".out", ".log"))
     log.unlink(missing_ok=True)
     source.write_bytes(b"".join(levels(each).astype("<i2").tobytes() for each in inputs))
@@ -75,7 +75,7 @@ def run(program: Path, folder: Path, inputs: Sequence[Array]) -> tuple[Levels, s
 
 
 def written(model: Model | Mapping[str, Array], folder: Path, **options: Any) -> Path:
-    """The folder of what a bitstream with numbers of Q7.8 decodes to."""
+    """Return the folder decoded from a bitstream of Q7.8 numbers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", nnr.SaturationWarning)
         data = nnr.encode(model, fixed_point="q7.8", **options)
@@ -85,22 +85,27 @@ def written(model: Model | Mapping[str, Array], folder: Path, **options: Any) ->
 
 # ------------------------------------------------------------------------------------------------ arithmetic of Q7.8
 def levels(values: Array) -> Levels:
-    """The nearest numbers of Q7.8."""
+    """Return the nearest numbers of Q7.8."""
     return np.rint(np.asarray(values, "f8") * 256).clip(-32768, 32767).astype(np.int64)
 
 
-def rounded(sums: Levels) -> Levels:
-    """Sums of products, rounded and saturated."""
-    return np.rint(sums / 256).clip(-32768, 32767).astype(np.int64)
+def saturated(values: npt.NDArray[Any]) -> Levels:
+    """Return the nearest levels."""
+    return np.rint(values).clip(-32768, 32767).astype(np.int64)
+
+
+def rounded(sums: npt.NDArray[Any]) -> Levels:
+    """Return sums of products, rounded and saturated."""
+    return saturated(sums / 256)
 
 
 def padded(x: Levels, pads: Sequence[tuple[int, int]]) -> Levels:
-    """With zeros before and after height and width."""
+    """Return an array with zeros before and after height and width."""
     return np.pad(x, [(0, 0), (0, 0), *pads])
 
 
 def windows(x: Levels, size: tuple[int, int], stride: Sequence[int], dilation: Sequence[int] = (1, 1)) -> Levels:
-    """Shape (batch, channels, height, width, *size)."""
+    """Return windows of shape (batch, channels, height, width, *size)."""
     reach = [(extent - 1) * step + 1 for extent, step in zip(size, dilation, strict=True)]
     found = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))
     return found[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
@@ -115,14 +120,15 @@ def convolution(
     stride: Sequence[int] = (1, 1),
     dilation: Sequence[int] = (1, 1),
 ) -> Levels:
-    """As NNEF has it."""
+    """Compute a convolution as NNEF defines it."""
     height, width = w.shape[2:]
-    sums = np.einsum("nchwij,ocij->nohw", windows(padded(x, pads), (height, width), stride, dilation), w)
+    found = windows(padded(x, pads), (height, width), stride, dilation).astype("f8")  # which holds the sums exactly
+    sums = np.moveaxis(np.tensordot(found, w.astype("f8"), ([1, 4, 5], [1, 2, 3])), 3, 1)
     return rounded(sums + (0 if b is None else 256 * b.reshape(1, -1, 1, 1)))
 
 
 def deconvolution(x: Levels, w: Levels, b: Levels, *, pads: Sequence[tuple[int, int]], stride: Sequence[int]) -> Levels:
-    """As NNEF has it: each input spreads the filter, and the border is cut off."""
+    """Compute a deconvolution as NNEF defines it: each input spreads the filter, and the border is removed."""
     batch, _, height, width = x.shape
     _, channels, down, right = w.shape
     sums = np.zeros((batch, channels, (height - 1) * stride[0] + down, (width - 1) * stride[1] + right), np.int64)
@@ -135,12 +141,24 @@ def deconvolution(x: Levels, w: Levels, b: Levels, *, pads: Sequence[tuple[int, 
     return rounded(cut + 256 * b.reshape(1, -1, 1, 1))
 
 
+def normalization(
+    x: Levels, mean: Array, variance: Array, offset: Array, scale: Array, *, epsilon: float = 0.001
+) -> Levels:
+    """Compute a batch normalization as a product, whose factors have the largest possible power of two, and a sum."""
+    shape = (1, -1, *(1,) * (x.ndim - 2))
+    mean, variance, offset, scale = (levels(each) / 256 for each in (mean, variance, offset, scale))
+    alpha = scale / np.sqrt(variance + epsilon)
+    power = max(k for k in range(16) if np.abs(alpha).max() * 2**k <= 32767 / 256)
+    product = rounded(x * levels(alpha * 2**power).reshape(shape) / 2**power)
+    return saturated(product + levels(offset - mean * alpha).reshape(shape))
+
+
 def linear(x: Levels, w: Levels, b: Levels) -> Levels:
-    """As NNEF has it."""
+    """Compute a linear layer as NNEF defines it."""
     return rounded(x.reshape(len(x), -1) @ w.T + 256 * b.reshape(1, -1))
 
 
 def max_pool(x: Levels, size: int, stride: int) -> Levels:
-    """Without padding."""
+    """Compute a maximum over windows without padding."""
     found: Levels = windows(x, (size, size), (stride, stride)).max(axis=(4, 5))
     return found

@@ -1,6 +1,6 @@
-"""From every format to every other one: what comes back is the same, or somebody says what is not.
+"""Conversions from every format to every other one: the result is the same, or losses are reported.
 
-What each pair does is what the table of docs/reference/formats.md says.
+The table of docs/reference/formats.md states the behaviour of each pair.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nnr_codec.model import Array, Model
 
 from ..arrays import assert_identical, from_patterns
 from ..cli.support import call
-from . import irs, onnx_files
+from . import irs, onnx_files, test_tflite
 from .support import dat, graph_text, write_folder
 
 Capture = pytest.CaptureFixture[str]
@@ -36,7 +36,7 @@ BIAS = np.array([0.5, -1.25], np.float32)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md"
 
-#: What a format may leave out, how it says so, and the letter of the page's table.
+#: Losses of a format, their messages, and the letters of the page's table.
 TELLS = {
     "topology": (r"topolog|graph", "g"),
     "metadata": (r"metadata|files beside", "m"),
@@ -45,10 +45,10 @@ TELLS = {
     "shapes": (r"\bshapes?\b", "s"),
     "names": (r"\bnames?\b", "n"),
 }
-LARGE = np.arange(300, dtype=np.float32).reshape(15, 20) / 8  # what ONNX has less of stays in its graph
+LARGE = np.arange(300, dtype=np.float32).reshape(15, 20) / 8  # properties that ONNX lacks stay in its graph
 KERAS = Path(__file__).resolve().parents[1] / "data" / "keras"
 NOTHING, REFUSED, WRITTEN = "=", "\N{EN DASH}", "\N{RIGHTWARDS ARROW}"
-#: How a target may be called that each format is written to.
+#: Names of targets for each format.
 TARGETS = {
     ".nnef": "nnef",
     ".onnx": "onnx",
@@ -64,16 +64,18 @@ TARGETS = {
     ".sknd": "skriptnd",
     ".npz": "npz",
     ".npy": "npy",
+    ".gguf": "gguf",
+    ".tflite": "tflite",
     ".openvx": "openvx",
 }
 
 
 def lost(before: Model, after: Model) -> set[str]:
-    """What of a model is not there any more; its values are compared as well."""
+    """Return the parts of a model that are lost; values are compared as well."""
     found = set()
     if before.topology is not None and after.topology != before.topology:
         found.add("topology")
-    # That a model was in several files is no property of one that was asked to be in one.
+    # The number of files is not a property of a model from one requested file.
     if any(after.metadata.get(key) != text for key, text in before.metadata.items() if key != "safetensors:shards"):
         found.add("metadata")
     if before.aliases and ties(after) != ties(before):
@@ -94,7 +96,7 @@ def lost(before: Model, after: Model) -> set[str]:
 
 
 def ties(model: Model) -> set[frozenset[str]]:
-    """The names of each tensor that has several."""
+    """Return the names of each tensor that has several."""
     return {
         frozenset({same, *(name for name in model.aliases if model.aliases[name] == same)})
         for same in model.aliases.values()
@@ -102,7 +104,7 @@ def ties(model: Model) -> set[frozenset[str]]:
 
 
 def assert_told(missing: set[str], said: str) -> None:
-    """Each of these things is mentioned."""
+    """Check that each of these items is mentioned."""
     for what in missing:
         assert re.search(TELLS[what][0], said), (what, said)
 
@@ -110,7 +112,7 @@ def assert_told(missing: set[str], said: str) -> None:
 # ------------------------------------------------------------------------------------------------ sources
 @dataclass(frozen=True)
 class Source:
-    """A small model: ``make`` writes it to a folder and returns its path; ``packages`` have to be installed."""
+    """A small model: ``make`` writes it to a folder and returns its path; ``packages`` must be installed."""
 
     format: str
     make: Callable[[Path], Path]
@@ -185,6 +187,14 @@ def make_gguf(folder: Path) -> Path:
     return folder / "m.gguf"
 
 
+def make_tflite(folder: Path) -> Path:
+    weight = np.resize(WEIGHT, (6, 3))  # smaller ones stay in the graph
+    buffers = [test_tflite.buffer(array.astype("<f4").tobytes()) for array in (weight, BIAS)]
+    tensors = [test_tflite.tensor("w", [6, 3], 0, 1), test_tflite.tensor("b", [2], 0, 2)]
+    (folder / "m.tflite").write_bytes(test_tflite.file_of(tensors, buffers))
+    return folder / "m.tflite"
+
+
 def torch_file(content: Callable[[Any], object]) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         import torch
@@ -196,13 +206,13 @@ def torch_file(content: Callable[[Any], object]) -> Callable[[Path], Path]:
 
 
 def checkpoint(torch: Any) -> object:
-    """Parameters of which two are one, and what else a training has."""
+    """Return a checkpoint with two tied parameters, and other training state."""
     w = torch.from_numpy(WEIGHT.copy())
     return {"model": {"w": w, "again": w, "b": torch.from_numpy(BIAS.copy())}, "epoch": 3, "name": "n"}
 
 
 def copied(name: str) -> Callable[[Path], Path]:
-    """One of Keras' or TensorFlow's own."""
+    """Return a copy of a committed file of Keras or TensorFlow."""
 
     def make(folder: Path) -> Path:
         source = KERAS / name
@@ -233,11 +243,12 @@ SOURCES = {
     "npz": Source("npz", make_npz),
     "npy": Source("npy", make_npy),
     "gguf": Source("gguf", make_gguf, ("gguf",)),
+    "tflite": Source("tflite", make_tflite),
 }
 
 
 def need(*packages: str) -> None:
-    """Skip where one of these is not installed."""
+    """Skip the test unless these packages are installed."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"the package {package} (extra {package!r}) is not installed")
@@ -280,7 +291,7 @@ def test_from_each_to_each(
 
 @cache
 def published() -> dict[str, dict[str, str]]:
-    """The table of the page: what is lost, by source and target."""
+    """Return the losses by source and target in the table of the page."""
     section = PAGE.read_text(encoding="utf-8").partition("\n## Between formats\n")[2].partition("\n## ")[0]
     head, _, *rows = (
         [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
@@ -313,7 +324,7 @@ def values(type_name: str) -> Array:
     return from_patterns(np.arange(6).reshape(2, 3) * (1 << max(stored.bits - 4, 0)) // 2, stored)
 
 
-#: Models that not every format can hold.
+#: Models that not every format supports.
 ODD: dict[str, Model] = {
     **{f"type {name}": Model({"w": values(name)}) for name in STORED_TYPES},
     "big-endian": Model({"w": WEIGHT.astype(">f4")}),
@@ -368,7 +379,7 @@ ODD: dict[str, Model] = {
 @pytest.mark.medium
 @pytest.mark.parametrize("suffix", TARGETS)
 def test_any_model_to_each(suffix: str, tmp_path: Path) -> None:
-    """It comes back, or a warning tells what does not, or FormatError tells why it cannot, and there is nothing."""
+    """The model is restored, a warning lists losses, or FormatError gives the reason and no file is written."""
     target = TARGETS[suffix]
     need(*getattr(formats.get(target), "NEEDS", ()), *getattr(formats.get(target), "NEEDS_TO_WRITE", ()))
     for number, (kind, before) in enumerate(ODD.items()):

@@ -1,4 +1,4 @@
-"""Blocks of the network that are recognised in NNEF graphs, and what a graph says of its tensors."""
+"""Blocks recognized in NNEF graphs, and the information of a graph about its tensors."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ def test_blocks(body: str, block: Block) -> None:
 @pytest.mark.parametrize(
     ("body", "blocks"),
     [
-        # What is before is used by something else, or comes out.
+        # The input is used elsewhere, or is an output.
         (f"v = conv(x, w, b); u = relu(v); y = {_BN.format('v')};", [Block("w", bias="b")]),
         ("v = conv(x, w); y = v + b; u = v * s;", [Block("w")]),
         ("v = conv(x, w); y = [for i in [1, 2] yield v + b][0];", [Block("w")]),
-        ("v = conv(x, w); u = v if true else x; y = v + b;", [Block("w")]),
+        ("v = conv(x, w); u = v if k else x; y = v + b;", [Block("w")]),
         ("v = conv(x, w); y = v + v;", [Block("w")]),
         ("v = conv(x, w); u = f([v, x]); y = v + b;", [Block("w")]),
         ("v = conv(x, w); [u] = v; y = v + b;", [Block("w")]),
@@ -126,7 +126,7 @@ def test_blocks(body: str, block: Block) -> None:
         ("y = batch_normalization(conv(x, w), mean, mean, beta, gamma, epsilon = 0.1);", [Block("w")]),
         ("u = update(b, x); y = conv(x, w, b);", [Block("w")]),
         ("u = shape_of(b); y = conv(x, w, b);", [Block("w")]),
-        # Shapes that do not fit.
+        # Shapes that do not match.
         ("y = conv(x, w, o);", [Block("w")]),
         ("y = conv(x, w, e);", [Block("w")]),
         ("y = conv(x, w, f);", [Block("w")]),
@@ -138,7 +138,7 @@ def test_blocks(body: str, block: Block) -> None:
         ("y = linear(x, w);", []),
         ("y = matmul(x, k);", []),
         ("y = batch_normalization(conv(x, w), mean, var, beta, e, epsilon = 0.1);", [Block("w")]),
-        # What is no variable.
+        # Not a variable.
         ("y = conv(x, f(w), b);", []),
         ("y = conv(x, [[1.0]]);", []),
         ("y = conv(x, w, f(b));", [Block("w")]),
@@ -247,11 +247,11 @@ def test_fragments_are_followed(body: str, blocks: list[Block]) -> None:
     ],
 )
 def test_fragments_without_end_give_no_blocks(monkeypatch: pytest.MonkeyPatch, fragments: str) -> None:
-    monkeypatch.setattr(dataflow, "_MAX_INLINED", 10_000)
+    monkeypatch.setattr(dataflow, "MAX_WORK", 10_000)
     assert found("v = conv(x, w, b); y = f0(v);", fragments) == []
 
 
-def test_what_is_deep_or_long_is_no_obstacle() -> None:
+def test_deep_and_long_graphs() -> None:
     chain = "v0 = conv(x, w, b);" + "".join(f"v{k + 1} = relu(v{k});" for k in range(5000)) + "y = v5000;"
     assert found(chain) == [Block("w", bias="b")]
     assert found(f"y = {'relu(' * 150}conv(x, w, b){')' * 150};") == [Block("w", bias="b")]
@@ -275,7 +275,7 @@ def test_wiring() -> None:
 
 
 def test_a_graph_is_built_for_blocks_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decoder of other bitstreams needs names and shapes."""
+    """The decoder of other bitstreams needs only names and shapes."""
     plain, folded = nnr.encode(EXAMPLE), nnr.encode(EXAMPLE, fold_batchnorm=True)
 
     def fail(graph: object) -> None:
@@ -289,7 +289,7 @@ def test_a_graph_is_built_for_blocks_only(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_blocks_go_to_other_processes() -> None:
-    """With what was found, not with the graph."""
+    """The recognized blocks are sent, not the graph."""
     wiring = nnef.wiring(Topology("nnef", graph("y = conv(x, w, b);")))
     assert pickle.loads(pickle.dumps(wiring)) == wiring
     assert wiring.with_shapes({"w": (2, 3, 2, 2)}).blocks == (Block("w", bias="b"),)
@@ -309,7 +309,7 @@ def test_blocks_go_to_other_processes() -> None:
     ],
 )
 def test_models(model: str, blocks: int, normalized: int) -> None:
-    """Every variable of these networks is found to belong to a block."""
+    """Every variable of these networks belongs to a block."""
     assert SHARED is not None
     wiring = nnef.wiring(Topology("nnef", (SHARED / "models" / model / "graph.nnef").read_bytes()))
     assert len(wiring.blocks) == blocks

@@ -1,4 +1,4 @@
-"""What NNEF documents may not say: each rule by a document that breaks it alone, and documents that break none."""
+"""Rules of NNEF documents: for each rule a document that breaks only this rule, and valid documents."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnr_codec.errors import FormatError
+from nnr_codec.formats.findings import MOST, ModelFindings, ModelReport
 from nnr_codec.formats.nnef.check import Checker
 from nnr_codec.formats.nnef.lexer import Text
 from nnr_codec.formats.nnef.parser import parse
-from nnr_codec.formats.nnef.rules import MOST, RULES, ModelFindings, ModelReport
+from nnr_codec.formats.nnef.rules import RULES
 
 from ..shared import SHARED, examples, needs_shared
 
@@ -28,13 +29,13 @@ _VENDOR = "extension acme_operations;\n"
 
 def check(text: str | bytes) -> ModelReport:
     data = text.encode() if isinstance(text, str) else text
-    findings = ModelFindings()
+    findings = ModelFindings(RULES, "NNEF")
     Checker(parse(data), Text(data, "graph.nnef"), findings).run()
     return findings.end()
 
 
 def document(body: str = "y = copy(x);", fragments: str = "", head: str = _EXTENSIONS) -> str:
-    """A graph from x to y, whose x is there."""
+    """Return a graph from x to y, in which x exists."""
     external = "x = external(shape = [2, 3]);"
     return f"version 1.0;\n{head}{fragments}\ngraph g(x) -> (y)\n{{\n  {external}\n  {body}\n}}\n"
 
@@ -48,13 +49,13 @@ def fragment(text: str) -> str:
 
 
 def body(text: str) -> str:
-    """A fragment with a tensor in, one out, and this body."""
+    """Return a fragment with a tensor as parameter and as result, and this body."""
     return fragment(f"fragment f(a: tensor<scalar>) -> (b: tensor<scalar>)\n{{ {text} }}")
 
 
 _TWICE = "fragment f(a: scalar) -> (b: tensor<scalar>);\nfragment @f(a: scalar) -> (b: tensor<scalar>);"
 
-#: Broken rules, in documents with an @ where the finding is to be.
+#: Broken rules, in documents with an @ at the expected position.
 BROKEN = [
     ("version-known", "@version 1.1;\ngraph g(x) -> (y) { x = external(shape = [1]); y = copy(x); }"),
     ("extension-name", document(head="@extension KHR_enable_everything;\n")),
@@ -187,7 +188,7 @@ BROKEN = [
 
 
 def broken(text: str) -> tuple[str, int, int]:
-    """The document, and the line and column of the @ in it."""
+    """Return the document, and the line and column of the @ in it."""
     before = text[: text.index("@")]
     assert text.count("@") == 1
     return text.replace("@", ""), before.count("\n") + 1, len(before) - before.rfind("\n")
@@ -275,15 +276,15 @@ def test_there_are_documents() -> None:
     assert not SHARED or len(_flat_documents()) == 16
 
 
-#: How many of the documents that break a rule Khronos' parser reads: it does not look at values, labels, versions of
-#: operations and most types of identifiers, and takes nested invocations for flat.
+#: Number of the documents with broken rules that Khronos' parser reads: it ignores values, labels, versions of
+#: operations and most types of identifiers, and accepts nested invocations in flat documents.
 _KHRONOS_READS = {
     "argument-value": 7, "deprecated": 1, "expression-type": 1, "extension-name": 1, "generic-argument": 2,
     "graph-parameter": 1, "identifier-tensor": 2, "label": 2, "later-operation": 1, "operator-extension": 1,
     "recursion": 1, "result-type": 1, "tensor-positional": 1, "update-variable": 1, "variable-constant": 3,
     "variable-shape": 3,
 }  # fmt: skip
-# Each document in a process of its own: Khronos' parser ends the interpreter on some.
+# Each document runs in a separate process: Khronos' parser crashes on some.
 _KHRONOS = """
 import json, os, sys
 import nnef
@@ -299,7 +300,7 @@ for text in json.load(sys.stdin):
 
 
 def khronos_says(texts: list[str]) -> list[int]:
-    """0 for each document that Khronos' parser reads, 1 for what it refuses, less for what ends it."""
+    """Return 0 for each document that Khronos' parser reads, 1 if it rejects it, less if it crashes."""
     pytest.importorskip("nnef")
     commas = "extension KHR_enable_fragment_definitions, KHR_enable_operator_expressions;\n"
     texts = [text.replace(_EXTENSIONS, commas) for text in texts]
@@ -310,14 +311,14 @@ def khronos_says(texts: list[str]) -> list[int]:
 
 
 @pytest.mark.clients
-def test_khronos_reads_what_is_valid() -> None:
+def test_khronos_reads_valid_documents() -> None:
     texts = [text for text in VALID if "acme" not in text]
     texts += [path.read_text("utf-8") for path in _flat_documents()]
     assert khronos_says(texts) == [0] * len(texts)
 
 
 @pytest.mark.clients
-def test_khronos_refuses_most_of_what_is_not() -> None:
+def test_khronos_rejects_most_invalid_documents() -> None:
     said = khronos_says([broken(text)[0] for _, text in BROKEN])
     assert Counter(rule for (rule, _), code in zip(BROKEN, said, strict=True) if not code) == _KHRONOS_READS
 
@@ -364,13 +365,13 @@ def test_any_document_has_findings_and_no_errors(graph: list[str], body: list[st
     ],
     ids=["calls", "signs", "arrays", "conditions", "targets", "nested", "tuples", "parameters", "powers", "findings"],
 )  # fmt: skip
-def test_hostile_documents_cost_no_more_than_their_text(text: str) -> None:
-    """Some of these would take minutes, or the interpreter's stack, if the check were not linear."""
+def test_hostile_documents_take_linear_time(text: str) -> None:
+    """If the check were not linear, some of these would take minutes or exhaust the interpreter's stack."""
     assert check(text).variables == 0
 
 
 def test_a_shape_of_thousands_of_digits() -> None:
-    """Python makes no text of such numbers."""
+    """Python does not convert numbers of this size to text."""
     shape = ", ".join(["9" * 4000] * 2)
     (found,) = check(flat(f"y = constant(shape = [{shape}], value = [1.0, 2.0]);")).violations
     assert (found.rule, found.message) == ("argument-value", "2 values do not match the shape")

@@ -1,4 +1,4 @@
-"""Containers: directories, tars and gzipped tars, and what is refused in them."""
+"""Containers: directories, tars and gzipped tars, and content that is rejected."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_archives_of_tarfile_are_read(format: int, compress: bool) -> None:
     }
     members = [special("./", tarfile.DIRTYPE), special("./deep", tarfile.DIRTYPE), *regular(files)]
     for info, _ in members:
-        # Fractions and other alphabets make extended headers of the pax format.
+        # Fractions and other alphabets cause extended headers of the pax format.
         info.mtime, info.uname = 1.5, "utilis\N{LATIN SMALL LETTER E WITH ACUTE}"
     data = tar_bytes(members, format)
     model = load(gzip.compress(data) if compress else data)
@@ -194,7 +194,7 @@ def test_compressed_bytes_after_the_archive_are_charged() -> None:
 @pytest.mark.parametrize("name", ["zeros.bin", "zeros.dat", "a/w.dat", "graph.txt"])
 @pytest.mark.parametrize("first", [True, False])
 def test_files_that_are_no_tensors_are_refused_before_they_are_inflated(name: str, first: bool) -> None:
-    """The archive ends after the header of such a file, which would be found to be truncated if it were read."""
+    """The archive ends after the header of such a file; reading the file would detect the truncation."""
     model = tar_bytes(regular(minimal() if name != "a/w.dat" else {"graph.nnef": minimal()["graph.nnef"]}))
     data = header(name, 3 << 30) if first else model[:-10240] + header(name, 3 << 30)
     with pytest.raises(LimitError, match="neither text nor tensor file: 3,221,225,472 is more than max_topology_bytes"):
@@ -274,7 +274,7 @@ def test_damaged_headers() -> None:
 
 
 def test_damage_of_gzip_is_noticed() -> None:
-    # Stored blocks: only the checksum tells that an item has changed.
+    # Stored blocks: only the checksum detects that an item has changed.
     packed = bytearray(gzip.compress(tar_bytes(regular(minimal())), compresslevel=0))
     packed[packed.index(np.float32(-2.0).tobytes())] ^= 1
     with pytest.raises(FormatError, match="gzip stream is damaged"):
@@ -311,7 +311,7 @@ def test_links_in_directories_are_not_followed(tmp_path: Path) -> None:
 def test_what_takes_the_place_of_a_file_meanwhile_is_not_read(
     meanwhile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look at a file and its opening; no descriptor is left open."""
+    """The file is replaced between its check and its opening; no descriptor stays open."""
     folder = write_folder(tmp_path / "m", minimal())
     secret = np.array([[6.25, 9.75]], np.float32)
     write_folder(tmp_path / "elsewhere", {"w.dat": dat(secret)})
@@ -373,7 +373,7 @@ def test_directories_with_other_things(tmp_path: Path) -> None:
 @pytest.mark.medium
 def test_directories_deeper_than_recursion(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "m", minimal())
-    # Built and taken down from the top: what cleans up after tests may recurse.
+    # Created and removed from the top, because cleaning up after tests may recurse.
     (folder / "d").mkdir()
     try:
         for _ in range(1200):
@@ -400,7 +400,7 @@ def test_directory_limits(tmp_path: Path) -> None:
 @settings(max_examples=300)
 @given(st.data())
 def test_headers_are_decoded_as_by_tarfile(data: st.DataObject) -> None:
-    """Also after one of which they differ in name, size and checksum alone."""
+    """This includes headers that differ from the previous one only in name, size and checksum."""
     decode = tar._Decoder()
     names, sizes = ["a", "b/w.dat", "é", "x" * 99, f"{'p' * 60}/{'n' * 60}", "d/"], [0, 7, 8**11 - 1, 8**11]
     for _ in range(4):
@@ -435,7 +435,7 @@ def test_damaged_archives_give_a_model_or_an_error(draw: st.DataObject) -> None:
     if draw.draw(st.booleans()):
         for _ in range(draw.draw(st.integers(1, 3))):
             data[draw.draw(st.integers(0, 2047))] = draw.draw(st.integers(0, 255))
-        # With the checksum put right, damage reaches the fields.
+        # With a corrected checksum, damage reaches the fields.
         for start in (0, 1024):
             block = data[start : start + 512]
             total = sum(block[:148]) + 8 * 32 + sum(block[156:])

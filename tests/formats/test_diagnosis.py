@@ -1,4 +1,4 @@
-"""Files that are no model, or only a part of one: each has one message that says what it is and what to do."""
+"""Files that are not a model or only part of one: one message describes the file and the required action."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def test_an_index_without_its_shards(tmp_path: Path) -> None:
     )
 
 
-def test_an_index_of_pytorch_files(tmp_path: Path) -> None:
+def test_an_index_of_other_files(tmp_path: Path) -> None:
     *_, index = put_shards(tmp_path, ".bin")
-    assert "an index of PyTorch files (.bin), which is not supported; save the model as saf" in message(index)
+    assert "shard 'model-00001-of-00002.bin': not a zip archive" in message(index)
 
 
 def test_a_shard_beside_its_index(tmp_path: Path) -> None:
@@ -108,11 +108,8 @@ def test_a_folder_with_one_model_is_that_model(tmp_path: Path, name: str) -> Non
         nnr.save(TENSORS, tmp_path / name)
     assert list(nnr.load(tmp_path, strict=True)) == ["w"]
     (tmp_path / "tokenizer.json").write_text("{}")
-    if name == "model.safetensors":
-        return
-    with pytest.warns(FormatWarning, match=f"only '{name}' in the folder is read"):
-        assert list(nnr.load(tmp_path)) == ["w"]
-    assert f"only '{name}' in the folder is read" in message(tmp_path, strict=True)
+    model = nnr.load(tmp_path, strict=True)
+    assert (list(model), dict(model.attachments), model.file_name) == (["w"], {"tokenizer.json": b"{}"}, name)
 
 
 def test_a_link_in_a_folder_is_not_followed(tmp_path: Path) -> None:
@@ -165,7 +162,7 @@ def test_another_archive(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ PyTorch
 @pytest.mark.medium
 @pytest.mark.torch
-@pytest.mark.filterwarnings("ignore")  # of PyTorch, about parts of it that are to go
+@pytest.mark.filterwarnings("ignore")  # a deprecation in PyTorch
 def test_files_of_pytorch(tmp_path: Path) -> None:
     torch = pytorch()
     module, path = torch.nn.Sequential(torch.nn.Linear(4, 4)), tmp_path / "m.pt"
@@ -196,5 +193,5 @@ def test_a_folder_with_a_checkpoint_of_pytorch(tmp_path: Path) -> None:
     torch = pytorch()
     torch.save({"w": torch.ones(4)}, tmp_path / "pytorch_model.bin")
     torch.save({"state": torch.ones(4)}, tmp_path / "optimizer.pt")
-    with pytest.warns(FormatWarning, match="only 'pytorch_model.bin' in the folder is read"):
+    with pytest.warns(FormatWarning, match="files are left out: 'optimizer.pt'"):
         assert list(nnr.load(tmp_path)) == ["w"]

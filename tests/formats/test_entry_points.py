@@ -1,4 +1,4 @@
-"""Formats of other packages: found, asked after ours, and never able to break anything else.
+"""Formats of other packages: they are found, come after the built-in formats, and cannot break other features.
 
 The packages are in a folder on the path, with the metadata that pip would have written.
 """
@@ -29,7 +29,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md"
 TENSORS = {"w": np.array([[1.5, -2.0], [0.25, 8.0]], np.float32), "b": np.array([3.0, 4.0], np.float32)}
 JSON = '{"weights": {"w": [[1.5, -2.0], [0.25, 8.0]], "b": [3.0, 4.0]}}'
 
-#: The least that a format needs, to be varied.
+#: A minimal format, for variations.
 MODULE = """
 NAME, DESCRIPTION, SUFFIXES, READS = "odd", "an odd format", (".odd",), "an .odd file"
 def recognise(source):
@@ -42,14 +42,14 @@ def save(model, path, *, overwrite):
 
 
 def published(language: str) -> str:
-    """The one example of the page's section about formats of one's own."""
+    """Return the example of the page's section about formats of other packages."""
     section = PAGE.read_text(encoding="utf-8").partition("\n## A format of your own\n")[2].partition("\n## ")[0]
     (found,) = re.findall(rf"^```{language}\n(.+?)^```$", section, re.MULTILINE | re.DOTALL)
     return str(found)
 
 
 def distribution(site: Path, name: str, module: str, source: str) -> None:
-    """What an installed package with one format leaves behind."""
+    """Write an installed package with one format."""
     (site / f"{module}.py").write_text(source, encoding="utf-8")
     info = site / f"{module}-1.0.dist-info"
     info.mkdir()
@@ -60,7 +60,7 @@ def distribution(site: Path, name: str, module: str, source: str) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of packages, of this process and its children; the current one has m.npz, m.nnr and unknown."""
+    """Return a folder of packages for this process and its children; chdir to a folder with m.npz, m.nnr, unknown."""
     site = tmp_path / "site"
     site.mkdir()
     before = os.environ.get("PYTHONPATH")
@@ -79,7 +79,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    """What this process knows of other packages."""
+    """Clear the cached information about other packages."""
     plugins.entries.cache_clear()
     plugins.named.cache_clear()
     for name in ("odd_format", "nnr_json"):
@@ -87,7 +87,7 @@ def forget() -> None:
 
 
 class Run:
-    """Runs the command, which ends with the code that is asked for and without a traceback."""
+    """Runner of the command, which must exit with the expected code and without a traceback."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -99,7 +99,7 @@ class Run:
         return done
 
     def apart(self, *arguments: object, code: int = 0, **options: Any) -> Result:
-        """The installed command, as a process of its own."""
+        """Run the installed command in a separate process."""
         done = process(*arguments, **options)
         assert done.returncode == code, (arguments, done)
         assert "Traceback" not in done.stdout + done.stderr
@@ -113,7 +113,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def json_site(site: Path) -> Path:
-    """The package of the page."""
+    """Return a folder with the package of the page."""
     (name, module) = re.findall(r'^(\w+) = "(\w+)"$', published("toml").partition("entry-points")[2], re.MULTILINE)[0]
     distribution(site, name, module, published("python"))
     return site
@@ -152,7 +152,7 @@ def test_it_reads_standard_input(json_site: Path, run: Run) -> None:
     assert Path("out.weights.json").read_text() == JSON
 
 
-def test_what_it_leaves_out_is_told(json_site: Path, run: Run) -> None:
+def test_losses_are_reported(json_site: Path, run: Run) -> None:
     nnr.save(nnr.Model(TENSORS, metadata={"by": "somebody"}), "m.safetensors")
     run("encode", "m.safetensors", "-o", "x.nnr", "--lossless")
     assert "nnr: warning: JSON keeps the tensors only\n" in run("decode", "x.nnr", "-o", "x.weights.json").err
@@ -178,7 +178,7 @@ TRACE = "import pathlib; pathlib.Path('imported').touch()\n"
 
 
 def test_ours_are_asked_first(site: Path, run: Run) -> None:
-    """A greedy format, which takes every file and every ending, is not even imported where one of ours answers."""
+    """A format that accepts every file and extension is not imported if a built-in format matches."""
     greedy = MODULE.replace('(".odd",)', '(".npz", ".safetensors")').replace("return False", "return True")
     distribution(site, "odd", "odd_format", TRACE + greedy)
     run.apart("encode", "m.npz", "-o", "x.nnr")
@@ -205,7 +205,7 @@ def test_names_of_ours_are_not_taken(name: str, site: Path, run: Run) -> None:
     assert "an odd format" not in listed
 
 
-#: How formats are broken, and what is said of it.
+#: Ways to break formats, and the messages.
 BROKEN = {
     "no module": ("", "ModuleNotFoundError"),
     "import error": ("import nothing_of_this_name\n", "nothing_of_this_name"),
@@ -232,13 +232,13 @@ def test_a_broken_one_breaks_nothing(kind: str, site: Path, run: Run) -> None:
     distribution(site, "odd", "odd_format", source)
     if not source:
         (site / "odd_format.py").unlink()
-    # Where ours answer, nothing is said.
+    # If a built-in format matches, there is no message.
     for arguments in (["encode", "m.npz", "-o", "x.nnr"], ["decode", "m.nnr", "-o", "x.safetensors"], ["ls", "m.nnr"]):
         assert "warning" not in run(*arguments).err
     told = [line for line in (run("formats").out + run("formats").err).splitlines() if "odd" in line]
     assert len(told) >= 1
     assert any(message in line for line in told), told
-    # Where none of ours does, one line warns, and the error is the usual one.
+    # Otherwise one line warns, and the error is the usual one.
     for arguments, code, last in (
         (["encode", "unknown", "-o", "y.nnr"], 3, "not a model of a supported format"),
         (["decode", "m.nnr", "-o", "x.unknown"], 2, "no writable format has the file extension '.unknown'"),
@@ -260,7 +260,7 @@ def test_one_that_fails_when_it_looks_breaks_nothing(error: str, site: Path, run
     distribution(site, "odd", "odd_format", MODULE.replace("return False", f"raise {error}"))
     distribution(site, "json", "nnr_json", published("python"))
     Path("in").write_text(JSON)
-    run("encode", "in", "-o", "x.nnr")  # whichever of the two is asked first
+    run("encode", "in", "-o", "x.nnr")  # whichever of the two is tried first
     assert Path("x.nnr").exists()
     warning, last = run("encode", "unknown", "-o", "y.nnr", code=3).err.splitlines()
     assert warning.startswith(f"nnr: warning: format 'odd' is skipped: {error.partition('(')[0]}")
@@ -268,7 +268,7 @@ def test_one_that_fails_when_it_looks_breaks_nothing(error: str, site: Path, run
 
 
 def test_an_unreadable_file_is_an_error_of_the_file(site: Path, run: Run) -> None:
-    """OSError is what recognise may raise."""
+    """``recognise`` may raise OSError."""
     distribution(site, "odd", "odd_format", MODULE.replace("return False", "return open('nowhere')"))
     assert run("encode", "unknown", "-o", "x.nnr", code=5).err == "nnr: error: nowhere: No such file or directory\n"
 
@@ -287,7 +287,7 @@ def wiring(topology):
     failing = re.sub(rf"(def {function}\(topology\):\n    ).*", r"\1raise RuntimeError('no')", graph)
     distribution(site, "odd", "odd_format", MODULE + failing)
     for arguments in (["ls", "x.nnr"], ["decode", "x.nnr", "-o", "x.npz"]):
-        formats._wiring_by.cache_clear()  # as in a process of its own
+        formats._wiring_by.cache_clear()  # as in a separate process
         assert "RuntimeError: no" in run(*arguments).err
     assert np.load("x.npz")["w"].shape == (2, 2)
 

@@ -1,4 +1,4 @@
-"""Outputs appear whole or not at all."""
+"""Outputs appear completely or not at all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def interrupt(error: type[BaseException]) -> Callable[..., NoReturn]:
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system that knows no other ways of renaming than POSIX has."""
+    """Simulate a system with only the rename operations of POSIX."""
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
 
 
@@ -74,7 +74,7 @@ def test_exception_leaves_nothing(tmp_path: Path, error: type[BaseException], ov
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_exception_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+def test_an_exception_keeps_the_old_file(tmp_path: Path, error: type[BaseException]) -> None:
     before = tree(write_folder(tmp_path, {"out.bin": b"old", "m.nnef/graph.nnef": b"old"}))
     with pytest.raises(error):
         put_file(tmp_path / "out.bin", b"new", overwrite=True, then=interrupt(error))
@@ -183,7 +183,7 @@ def test_failed_swap_restores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_interrupted_swap_restores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, after: bool, old: Mapping[str, bytes]
 ) -> None:
-    """An interrupt before and after each of the two renames."""
+    """The interruption is before or after each of the two renames."""
     before = tree(write_folder(tmp_path, old))
     rename, calls = os.rename, iter(range(1000))
 
@@ -309,7 +309,7 @@ def test_killed_process_leaves_no_torn_output(tmp_path: Path, kind: str, number:
         assert tree(tmp_path) == before
 
 
-# ------------------------------------------------------------------------------------------------ what the killed leave
+# ------------------------------------------------------------------------------------------------ killed processes
 _DIES = """
 import os, sys
 from nnr_codec.files import output_directory, output_file
@@ -329,7 +329,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process that is writing a file and a folder, until it gets something to read, which kills it."""
+    """Start another process that writes a file and a folder until it is killed by input."""
     root = Path(files.__file__).resolve().parents[1]
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -346,7 +346,7 @@ def writing(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def unfinished(folder: Path) -> list[str]:
-    """Names of unfinished outputs."""
+    """Return the names of unfinished outputs."""
     return sorted(path.name for path in folder.iterdir() if path.name.endswith(PARTIAL_SUFFIX))
 
 
@@ -356,14 +356,14 @@ def test_what_the_killed_leave_is_deleted(tmp_path: Path, kind: str) -> None:
     (tmp_path / "other").write_bytes(b"x")
     with writing(tmp_path) as process:
         assert len(unfinished(tmp_path)) == 2
-        put_file(tmp_path / "new", b"x")  # while it lives
+        put_file(tmp_path / "new", b"x")  # while it runs
         assert len(unfinished(tmp_path)) == 2
         process.communicate(b"x")
     assert process.returncode == -signal.SIGKILL
     assert len(unfinished(tmp_path)) == 2
     with pytest.raises(FileExistsError):
         put_file(tmp_path / "other", b"y")
-    assert len(unfinished(tmp_path)) == 2  # what is refused changes nothing
+    assert len(unfinished(tmp_path)) == 2  # a rejected call changes nothing
     if kind == "file":
         put_file(tmp_path / "y", b"y")
     elif kind == "directory":
@@ -375,14 +375,14 @@ def test_what_the_killed_leave_is_deleted(tmp_path: Path, kind: str) -> None:
 
 
 def named(suffix: str, *, pid: object = None, began: object = None, system: str = "") -> str:
-    """The name of an unfinished output, with other particulars than ours."""
+    """Return the name of an unfinished output of another process or user."""
     mark, ours, start = suffix.removesuffix(PARTIAL_SUFFIX).removeprefix(".").split("-")
     return f"x.0123456789abcdef.{system or mark}-{pid or ours}-{began or start}{PARTIAL_SUFFIX}"
 
 
 @linux
 def test_what_may_be_somebodys_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a living process, another system, a name that tells nothing, or another user."""
+    """The file is of a running process, another system or another user, or its name is unknown."""
     own = files.own_suffix()
     gone, other = named(own, pid=(1 << 22) + 1), named(own, began=1)  # beyond all numbers; one that had ours
     kept = [
@@ -419,8 +419,8 @@ def test_links_among_the_stale_are_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / gone).is_symlink()
 
 
-def test_a_system_that_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without /proc, names tell nothing, and nothing is deleted."""
+def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without /proc the process in a name cannot be checked, and nothing is deleted."""
     gone = named(files.own_suffix(), pid=(1 << 22) + 1) if sys.platform == "linux" else "x"
 
     def missing(*_: object) -> None:

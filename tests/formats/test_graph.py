@@ -1,4 +1,4 @@
-"""The variables of graph.nnef."""
+"""Tests of the variables of graph.nnef."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parse(body: str, head: str = _HEAD, limits: Limits | None = None) -> NnefGra
 
 
 def shape_text(data: bytes, variable: Variable) -> str:
-    """The text of the shape of a variable whose arguments have names."""
+    """Return the text of the shape of a variable whose arguments are named."""
     arguments = invocation_at(data, variable.call).arguments
     (shape,) = (part.value for part in arguments if part.name and part.name.name == "shape")
     return data[shape.start : shape.end].decode()
@@ -96,7 +96,7 @@ def test_variables_inside_expressions_have_no_identifier() -> None:
     ]
 
 
-def test_what_is_no_variable() -> None:
+def test_other_operations_are_not_variables() -> None:
     graph = parse(
         "variable = external(shape = [1]); # variable(shape = [1], label = 'comment')\n"
         "a = f(variable, s = 'variable(shape = [1], label = 1)', variable = 3);\n"
@@ -136,8 +136,8 @@ _MALFORMED = [
     ("v = variable(shape = [1]);", 4, 5, "requires shape and label (NNEF 1.0, 4.1.3)"),
     ("v = variable(label = 'w');", 4, 5, "requires shape and label"),
     ("v = variable();", 4, 5, "requires shape and label"),
-    ("v = variable<string>(shape = [1], label = 'w');", 4, 5, "a variable of 'string'"),
-    ("v = variable<?>(shape = [1], label = 'w');", 4, 5, "a variable of"),
+    ("v = variable<string>(shape = [1], label = 'w');", 4, 5, "a variable has type 'string'"),
+    ("v = variable<?>(shape = [1], label = 'w');", 4, 5, "a variable has type"),
     ("v = variable(shape = [0], label = 'w');", 4, 22, "extents"),
     ("v = variable(shape = [-1], label = 'w');", 4, 22, "extents"),
     ("v = variable(shape = [4294967296], label = 'w');", 4, 22, "extents"),
@@ -167,7 +167,7 @@ _MALFORMED = [
     ("v = variable(shape = [1], label = 'w', label = 'w');", 4, 40, "given twice (NNEF 1.0, 3.3.2)"),
     ("v = variable(shape = [1], label = 'w', scope = 'w');", 4, 40, "no parameter 'scope'"),
     ("v = variable(label = 'w', [1]);", 4, 27, "positional"),
-    ("v = variable([1], 'w', 1);", 4, 24, "two parameters"),
+    ("v = variable([1], 'w', 1);", 4, 24, "more than two arguments"),
 ]
 
 

@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def digits() -> Any:
-    """The digits network in Keras, with the weights of the shared one."""
+    """Return the digits network in Keras, with the weights of the shared one."""
     layers, weights = keras.layers, nnr.load(MODELS / "digits_cnn.safetensors")
     image = keras.Input((8, 8, 1))
     x = image
@@ -58,13 +58,13 @@ def digits() -> Any:
 
 
 def digits_inputs() -> tuple[Floats, npt.NDArray[np.int64], Floats]:
-    """Images, labels, and what the shared network makes of them."""
+    """Return images, labels, and the outputs of the shared network."""
     with np.load(MODELS / "digits_test.npz") as data:
         return data["x"].transpose(0, 2, 3, 1), data["y"], data["p"]
 
 
 def rich() -> Any:
-    """An embedding, recurrence, a nested model, a shared layer, types of 16 bits, state of optimizer and generator."""
+    """Return a model with an embedding, recurrence, a nested model, a shared layer, 16-bit types and training state."""
     layers = keras.layers
     keras.utils.set_random_seed(8)
     words = keras.Input((6,), dtype="int32")
@@ -87,7 +87,7 @@ def outputs(model: Any, inputs: Any) -> Floats:
 
 
 def there_and_back(path: Path, folder: Path, **options: Any) -> Path:
-    """The model of a file after the codec, as a file of the same name."""
+    """Return a model file after the codec, with the same name."""
     folder.mkdir(exist_ok=True)
     nnr.encode_file(path, folder / "model.nnr", **options)
     nnr.decode_file(folder / "model.nnr", folder / path.name)
@@ -140,7 +140,7 @@ def test_every_layer_and_state(name: str, tmp_path: Path) -> None:
     )
     for one, other in pairs:
         if "seed_generator" in one.path:
-            continue  # Keras itself does not save that of a layer within another one
+            continue  # Keras itself does not save the state of a layer within another one
         assert one.dtype == other.dtype
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes(), one.path
     assert formats.load(exact).metadata == formats.load(path).metadata
@@ -148,7 +148,7 @@ def test_every_layer_and_state(name: str, tmp_path: Path) -> None:
 
 
 def test_the_committed_files_load(tmp_path: Path) -> None:
-    """What the tests without Keras read is what Keras reads, and so is what they write."""
+    """Keras reads the files that tests without Keras read and write."""
     image = np.random.default_rng(2).random((3, 4, 4, 1), np.float32)
     expected = outputs(keras.saving.load_model(DATA / "tiny.keras"), image)
     for name in ("tiny.keras", "tiny.h5"):
@@ -185,7 +185,7 @@ def test_a_folder_of_keras(tmp_path: Path) -> None:
 
 
 def test_old_weights_alone(tmp_path: Path) -> None:
-    """What Keras 2 wrote as weights is the part model_weights of an .h5 file."""
+    """A weights file of Keras 2 has the content of the group model_weights of an .h5 file."""
     import h5py
 
     with h5py.File(DATA / "tiny.h5") as source, h5py.File(tmp_path / "weights.h5", "w") as target:
@@ -203,7 +203,7 @@ def test_old_weights_alone(tmp_path: Path) -> None:
 
 
 def test_a_lambda_is_text(tmp_path: Path) -> None:
-    """The code of a Lambda layer is carried, and nobody runs it here."""
+    """The code of a Lambda layer is kept as text and never executed."""
     marker = tmp_path / "ran"
     name = str(marker)
     code = keras.layers.Lambda(lambda x: (open(name, "w").close(), x)[1])

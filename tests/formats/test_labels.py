@@ -1,4 +1,4 @@
-"""The rule by which labels become paths."""
+"""Tests of the conversion of labels to paths."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ ATTACKS = [
     "b" * 256 + "/a",
 ]
 
-#: Legal labels that some system cannot hold, and their portable paths.
+#: Legal labels that some system does not support, and their portable paths.
 _PORTABLE = {
     "con": "%63on.dat",
     "CON": "%43ON.dat",
@@ -144,7 +144,7 @@ def test_one_leading_slash_is_dropped() -> None:
 
 
 def escapes(path: str) -> str:
-    """Which rule of which system a path breaks, written from their manuals and not from the code; empty if none."""
+    """Return the rule of a system that a path breaks, according to the manuals of the systems; empty if none."""
     for module, separators in ((posixpath, "/"), (ntpath, r"[/\\]")):
         components = re.split(separators, path)
         if module.isabs(path) or module.splitdrive(path)[0] or not all(components):
@@ -206,7 +206,7 @@ def test_no_label_escapes(label: str) -> None:
     assert plain == label.removeprefix("/") + ".dat"
     assert path_label(plain) == path_label(portable) == label.removeprefix("/")
     assert not escapes(portable)
-    # As it is, it may be unfit for Windows; it leaves its folder nowhere.
+    # The unchanged path may be invalid on Windows, but never leaves its folder.
     for module in (posixpath, ntpath):
         assert not module.isabs(plain)
         assert ".." not in re.split(r"[/\\]", module.normpath(plain))
@@ -272,7 +272,7 @@ def test_a_model_with_labels_for_which_windows_has_other_uses(tmp_path: Path, mo
 
 @pytest.mark.medium
 def test_labels_as_long_as_a_text() -> None:
-    """Looking up every folder of such a path would take minutes."""
+    """Checking every folder of such a path separately would take minutes."""
     deep = "/".join(["a"] * 500_000)
     assert len(label_paths([deep, f"{deep}/b"])) == 2
     with pytest.raises(FormatError, match="requires a folder where 'a/a' has its file"):

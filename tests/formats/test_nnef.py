@@ -1,4 +1,4 @@
-"""NNEF models: loading, saving, and the way between."""
+"""Tests of loading, saving and converting NNEF models."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _MODELS = sorted(SHARED.glob("models/*.nnef")) if SHARED else []
 
 
 def left_out(folder: Path, model: Model) -> dict[str, bytes]:
-    """The files of a directory that a model of it does not keep."""
+    """Return the files of a directory that a model of it does not keep."""
     kept = {"graph.nnef", "graph.quant"} | {f"{label.removeprefix('/')}.dat" for label in model}
     return {name: data for name, data in tree(folder).items() if name not in kept}
 
@@ -202,7 +202,7 @@ def test_spellings_of_one_label(tmp_path: Path) -> None:
         formats.save(model, tmp_path / name)
         assert_same(formats.load(tmp_path / name).tensors, {"w/x": array})
     assert set(tree(tmp_path / "m.nnef")) == {"graph.nnef", "w/x.dat", "W/X.dat", "w/X.dat"}
-    # A decoder may know the tensor by any spelling.
+    # A decoder may use any spelling of the tensor's name.
     formats.save(Model({"W/X": array}, model.topology), tmp_path / "n.nnef")
     assert tree(tmp_path / "n.nnef") == tree(tmp_path / "m.nnef")
     files.update({"w/X.dat": dat(array + 1)})
@@ -264,7 +264,9 @@ def test_shapes_that_do_not_fit(shape: tuple[int, ...], declared: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["i1", "i4", "u2", "u8"])
 def test_scalar_variables_may_be_quantized(dtype: str) -> None:
-    with pytest.warns(formats.FormatWarning, match="integers in scalar variables without an entry in graph.quant: 'w'"):
+    with pytest.warns(
+        formats.FormatWarning, match="scalar variables contain integers, but have no entry in graph.quant: 'w'"
+    ):
         result = resaved(np.array([1, 2, 3], dtype), "scalar", "[3]")
     assert result.dtype == dtype
     assert result.tolist() == [1, 2, 3]

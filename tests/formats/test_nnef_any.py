@@ -1,4 +1,4 @@
-"""Any NNEF model at all: through containers and bitstreams to the same files, and to what its graph says."""
+"""Random NNEF models through containers and bitstreams: the files are the same and agree with the graph."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CONTAINERS = ["m.nnef", "m.tar", "m.tgz"]
 
 @st.composite
 def models(draw: st.DrawFn, *, usual: bool = False) -> Files:
-    """The files of a model; with usual headers and numbers only, where they are to be changed."""
+    """Draw the files of a model; only with usual headers and numbers if they are to be changed."""
     labels = draw(st.lists(_LABELS, min_size=1, max_size=5, unique_by=str.casefold))
     for label in labels[:1]:
         if not usual and label != label.swapcase() and draw(st.booleans()):
@@ -89,7 +89,7 @@ def models(draw: st.DrawFn, *, usual: bool = False) -> Files:
 
 
 def packed(folder: Path, name: str, files: Files) -> Path:
-    """The files in a folder or an archive."""
+    """Write the files as a folder or an archive."""
     if name.endswith(".nnef"):
         return write_folder(folder / name, files)
     data = tar_bytes(regular(files))
@@ -98,7 +98,7 @@ def packed(folder: Path, name: str, files: Files) -> Path:
 
 
 def unpacked(source: Path | io.BytesIO) -> Files:
-    """The files of a folder or an archive, in the latter as tarfile reads them."""
+    """Return the files of a folder, or of an archive as tarfile reads it."""
     if isinstance(source, Path) and source.is_dir():
         return tree(source)
     with tarfile.open(fileobj=io.BytesIO(source.read_bytes()) if isinstance(source, Path) else source) as archive:
@@ -152,7 +152,7 @@ def test_any_options_keep_types_and_shapes(
     try:
         data = nnr.encode(model, nnr.EncoderConfig.preset(preset) if preset else None, **options, **goal)
     except EncodeError:
-        assume(False)  # options that exclude each other, or a size that cannot be
+        assume(False)  # options that exclude each other, or an impossible size
     decoded = nnr.decode(data)
     for name, array in model.tensors.items():
         assert (decoded[name].dtype, decoded[name].shape) == (array.dtype, array.shape)

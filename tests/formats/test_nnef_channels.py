@@ -1,4 +1,4 @@
-"""Which channels of NNEF graphs can be removed: operation by operation, and in the networks at hand."""
+"""Removable channels of NNEF graphs: for each operation, and in real networks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SAME = "c = conv(x, w, b);"
 
 
 def graph(body: str, fragments: str = "", outputs: str = "y", extra: str = "") -> bytes:
-    """A graph with those of the variables that it names."""
+    """Return a graph that declares the variables it names."""
     used = [name for name in VARIABLES if any(part == name for part in _words(body + fragments))]
     lines = [f"{name} = variable<scalar>(shape = {VARIABLES[name]}, label = '{name}');" for name in used]
     head = f"version 1.0; extension KHR_enable_fragment_definitions; {fragments} graph g(x) -> ({outputs}) {{\n"
@@ -59,7 +59,7 @@ def _words(text: str) -> list[str]:
 
 
 def told(part: Slice) -> str:
-    """tensor.axis, then + offset, x outer and * inner where they say something; ! for what makes the channels."""
+    """Return tensor.axis, with + offset, x outer and * inner unless trivial; ! marks the producer of the channels."""
     text = f"{part.tensor}.{part.axis}"
     text += f"+{part.offset}" if part.offset else ""
     text += f"x{part.outer}" if part.outer > 1 else ""
@@ -68,15 +68,15 @@ def told(part: Slice) -> str:
 
 
 def channels(data: bytes) -> list[str]:
-    """Each group: how many channels, and where they are."""
+    """Return each group: number of channels and their positions."""
     found: tuple[Channels, ...] = formats.channels(Topology("nnef", data))
     return [" ".join([f"{group.size}:", *sorted(map(told, group.parts))]) for group in found]
 
 
-#: Bodies, and the channels that there are: ``w`` makes four of the input's three, ``r`` reads four.
+#: Bodies, and their channels: ``w`` makes four from the input's three, ``r`` reads four.
 RULES: dict[str, tuple[str, list[str]]] = {
     "conv": (f"{_SAME} y = conv(c, r);", ["4: b.1 r.1 w.0!"]),
-    "conv, unknown groups": (f"{_SAME} y = conv(c, r, groups = 1 + 0);", []),
+    "conv, unknown groups": (f"{_SAME} y = conv(c, r, groups = k);", []),
     "groups": (f"{_SAME} e = conv(c, g, groups = 2); y = conv(e, r);", []),
     "depthwise": (f"{_SAME} e = conv(c, p, groups = 0); y = conv(e, r);", ["4: b.1 p.0 r.1 w.0!"]),
     "several filters a channel": (
@@ -224,7 +224,7 @@ _TWICE = "fragment twice(z: tensor<scalar>, k: tensor<scalar>) -> (o: tensor<sca
 
 
 def support(body: str) -> str:
-    """The fragments that a body needs."""
+    """Return the fragments that a body needs."""
     return _VENDOR * ("vendor" in body) + _TWICE * ("twice" in body)
 
 
@@ -252,7 +252,7 @@ def test_integers_stay() -> None:
 
 
 def test_extents_are_not_taken_at_their_word() -> None:
-    """None of them allocates what it says."""
+    """No test case allocates the declared size."""
     big = "h = variable<scalar>(shape = [2000000000, 3, 1, 1], label = 'h');"
     assert channels(graph("c = conv(x, h); y = mean_reduce(c, axes = [1]);", extra=big)) == []
     body = f"{_SAME} e = pad(c, padding = [(0, 0), (2000000000, 0), (0, 0), (0, 0)]); y = conv(e, r);"
@@ -261,7 +261,7 @@ def test_extents_are_not_taken_at_their_word() -> None:
     assert channels(graph(body)) == ["4: r.1 w.0!"]
 
 
-def test_what_is_no_graph_tells_nothing() -> None:
+def test_invalid_graphs_have_no_channels() -> None:
     assert formats.channels(Topology("nnef", b"no graph")) == ()
     assert formats.channels(Topology("", b"unknown")) == ()
 
@@ -298,7 +298,7 @@ def test_networks(name: str, expected: list[int]) -> None:
 
 @needs_shared
 def test_residuals_that_grow() -> None:
-    """Of ResNet-20, the channels of the first stage are those in the middle of the later ones, which zeros surround."""
+    """In ResNet-20, the channels of the first stage are the middle ones of later stages, between zeros."""
     assert SHARED
     topology = formats.load(SHARED / "models" / "resnet20_cifar10.nnef").topology
     assert topology

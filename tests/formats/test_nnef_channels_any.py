@@ -1,4 +1,4 @@
-"""Any NNEF network gives, without channels, what it gives with zeros in their place."""
+"""Random NNEF networks without channels have the outputs of the same networks with zeros in their place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ fragment twice(z: tensor<scalar>, k: tensor<scalar>, b: tensor<scalar>) -> (o: t
 
 @dataclass
 class Net:
-    """A network on its way, of pictures of 6x6: values, each with its channels, and what there is to read them."""
+    """Builder of a network for images of 6x6: values with their channels, and the expressions that compute them."""
 
     random: Random
     lines: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Net:
         return name
 
     def grow(self) -> None:
-        """One more value with channels."""
+        """Add one value with channels."""
         (a, c), (b, d) = self.random.choice(self.values), self.random.choice(self.values)
         w, kind, n = self.weight, self.random.choice(KINDS), self.random.choice([1, 2, 4, 4, 6])
         made, count = "", c

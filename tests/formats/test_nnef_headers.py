@@ -1,7 +1,9 @@
-"""Headers of tensor files that we would not write: they come back byte for byte, and only where they are true."""
+"""Headers of tensor files that nnr_codec would not write: they are restored byte for byte if they still apply."""
 
 from __future__ import annotations
 
+import io
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,11 @@ from nnr_codec.formats import FormatWarning
 from nnr_codec.model import Array, Model, Topology
 
 from .support import dat, graph_text, head, nnef_model, tree, write_folder
+from .test_tensorfile import vendor_file
 
 
 def document(*variables: tuple[str, str, str]) -> bytes:
-    """A graph of variables: data type, shape, label."""
+    """Return a graph of variables with data type, shape and label."""
     lines = [
         f"v{index} = variable<{data_type}>(shape = {shape}, label = '{label}');"
         for index, (data_type, shape, label) in enumerate(variables)
@@ -134,11 +137,79 @@ def test_a_model_without_side_information_has_the_usual_headers_only(tmp_path: P
 
 
 def test_other_formats_carry_the_headers(tmp_path: Path) -> None:
+    """Headers of numbers are excepted, because other formats store these as floats."""
     model = nnr.load(write_folder(tmp_path / "in", FILES))
     nnr.save(Model(model.tensors, metadata=model.metadata), tmp_path / "m.safetensors")
-    between = nnr.decode(nnr.encode(tmp_path / "m.safetensors"))
+    between = nnr.decode(nnr.encode(tmp_path / "m.safetensors", exact=True))
     nnr.save(Model(between.tensors, model.topology, metadata=between.metadata), tmp_path / "out.nnef")
-    assert tree(tmp_path / "out.nnef") == FILES
+    files = dict(FILES)
+    files |= {f"{name}.dat": dat(np.array(values, np.float32)) for name, values in NUMBERS.items()}
+    assert tree(tmp_path / "out.nnef") == files
+
+
+#: Values of the tensors of types 0x10 and 0x11 above.
+NUMBERS = {"linear": [[-1, 127 / 127.5 - 1], [128 / 127.5 - 1, 1]], "logarithmic": [-8, -8, -8]}
+
+
+@pytest.mark.parametrize("name", ["out.safetensors", "out.npz", "out.h5", "stream"])
+def test_other_formats_hold_the_numbers_of_quantized_items(name: str, tmp_path: Path) -> None:
+    data = nnr.encode(write_folder(tmp_path / "in", FILES))
+    model = nnr.decode(data)
+    assert model["linear"].dtype == np.uint8
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FormatWarning)
+        if name == "stream":
+            stream = io.BytesIO()
+            nnr.save(model, stream, format="npz")
+            found = nnr.load(stream.getvalue())
+        else:
+            pytest.importorskip("h5py") if name.endswith("h5") else None
+            nnr.save(model, tmp_path / name)
+            found = nnr.load(tmp_path / name)
+    for tensor, values in NUMBERS.items():
+        assert found[tensor].dtype == np.float32
+        assert found[tensor].tolist() == np.array(values, np.float32).tolist()
+        assert f"nnef:{tensor}" not in found.metadata
+    assert found["quantized"].tolist() == model["quantized"].tolist()
+
+
+def test_dequantized_models_keep_their_graph(tmp_path: Path) -> None:
+    model = nnr.dequantized(write_folder(tmp_path / "in", FILES))
+    assert model.topology == Topology("nnef", FILES["graph.nnef"], QUANT)
+    assert model["linear"].tolist() == np.array(NUMBERS["linear"], np.float32).tolist()
+    assert model["quantized"].dtype == np.uint8
+
+
+def test_metadata_that_is_no_header_is_kept(tmp_path: Path) -> None:
+    metadata = {"nnef:w": "text", "nnef:v": head(0x10, 8, (2,))[16:].hex(), "nnef:u": "00"}
+    tensors = {name: np.ones(2, np.float32) for name in "wv"}
+    nnr.save(Model(tensors, metadata=metadata), tmp_path / "m.safetensors")
+    found = nnr.load(tmp_path / "m.safetensors")
+    assert found.metadata == metadata
+    assert found["v"].tolist() == [1, 1]
+
+
+def test_data_of_vendors(tmp_path: Path) -> None:
+    data = bytes(range(1, 19)) * 48
+    files = {
+        "graph.nnef": document(("scalar", "[16, 96]", "w"), ("scalar", "[2]", "v")),
+        "w.dat": vendor_file((16, 96), data),
+        "v.dat": dat(np.zeros(2, np.float32)),
+    }
+    folder = write_folder(tmp_path / "in.nnef", files)
+    for exact in (False, True):
+        nnr.save(nnr.decode(nnr.encode(folder, exact=exact)), tmp_path / f"{exact}.nnef")
+        assert tree(tmp_path / f"{exact}.nnef") == files
+    model = nnr.decode(nnr.encode(folder))
+    assert (model["w"].dtype, model["w"].shape) == (np.uint8, (16, 96))
+    with pytest.warns(FormatWarning, match="tensors of item types of vendors are written as bytes: 'w'"):
+        nnr.save(Model(model.tensors, metadata=model.metadata), tmp_path / "m.safetensors")
+    between = nnr.load(tmp_path / "m.safetensors")
+    nnr.save(Model(between.tensors, model.topology, metadata=between.metadata), tmp_path / "back.nnef")
+    assert tree(tmp_path / "back.nnef") == files
+    report = nnr.verify_model(folder)
+    assert [(note.rule, note.file) for note in report.notes] == [("vendor-data", "w.dat")]
+    assert {found.rule for found in [*report.violations, *report.warnings]} == {"result-assigned"}  # y
 
 
 def test_each_spelling_has_its_header(tmp_path: Path) -> None:
@@ -149,7 +220,7 @@ def test_each_spelling_has_its_header(tmp_path: Path) -> None:
     }
     nnr.save(nnr.decode(nnr.encode(write_folder(tmp_path / "in", files))), tmp_path / "out.nnef")
     assert tree(tmp_path / "out.nnef") == files
-    # One that has no file gets that of the others.
+    # A variable without a file gets the file of the others.
     del files["w.dat"]
     model = nnr.load(write_folder(tmp_path / "one", {**files, "W.dat": FILES["values.dat"]}))
     nnr.save(model, tmp_path / "both.nnef")
@@ -162,13 +233,11 @@ def test_each_spelling_has_its_header(tmp_path: Path) -> None:
         (None, ["usual", "four", "tied"]),
         (b"", ["usual", "four", "tied"]),
         (b"'v0': linear_quantize(min = 0.0, max = 1.0, bits = 8);", ["four", "tied"]),
-        # One variable of those that share the tensor is enough.
+        # One of the variables that share the tensor is sufficient.
         (b"'v4': f(); 'v1': f(); 'x': f();", ["usual"]),
     ],
 )
-def test_quantized_tensors_whose_meaning_is_not_told(
-    quantization: bytes | None, untold: list[str], tmp_path: Path
-) -> None:
+def test_quantized_tensors_without_parameters(quantization: bytes | None, untold: list[str], tmp_path: Path) -> None:
     scalars = [("scalar", "[2]", label) for label in ("usual", "four", "legacy", "tied", "TIED", "float")]
     files = {
         "graph.nnef": document(*scalars, ("integer", "[2]", "integer")),
@@ -184,7 +253,7 @@ def test_quantized_tensors_whose_meaning_is_not_told(
     with pytest.warns(FormatWarning) as caught:
         nnr.load(write_folder(tmp_path / "m", files))
     assert [str(warning.message) for warning in caught] == [
-        f"integers in scalar variables without an entry in graph.quant: {', '.join(map(ascii, untold))}"
+        f"scalar variables contain integers, but have no entry in graph.quant: {', '.join(map(ascii, untold))}"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Our own NNEF models and tensor files through a lossless bitstream: the same files, byte for byte."""
+"""The project's NNEF models and tensor files through a lossless bitstream: the same files, byte for byte."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nnr_codec.formats.nnef.tensorfile import read_header
 
 from .support import SYNTHETIC, tree, write_folder
 
-#: Tensor files that are not malformed, misprinted or a vendor's.
+#: Tensor files that are neither malformed nor misprinted nor a vendor's.
 FILES = sorted(
     path.stem for path in (SYNTHETIC / "dat").glob("*.dat") if not path.stem.startswith(("bad_", "literal_", "vendor_"))
 )
@@ -25,7 +25,7 @@ GRAPHS = sorted(
 
 
 def returned(folder: Path, tmp_path: Path) -> dict[str, bytes]:
-    """The files of a model after encoding and decoding."""
+    """Return the files of a model after encoding and decoding."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FormatWarning)
         nnr.encode_file(folder, tmp_path / "m.nnr", exact=True)

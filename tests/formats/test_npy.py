@@ -1,4 +1,4 @@
-"""NumPy files of one array."""
+"""Tests of NumPy files of one array."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_streams() -> None:
     assert formats.recognise(io.BytesIO(data)) is formats.get("npy")
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ rejected input
 def headed(header: str, items: bytes = bytes(8)) -> bytes:
     data = header.encode("latin-1")
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(data)) + data + items
@@ -174,7 +174,7 @@ def test_limits(limit: dict[str, int]) -> None:
         load(npy(np.zeros(1)), Limits(**limit))  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------------------------------------ what is not written
+# ------------------------------------------------------------------------------------------------ unsupported output
 @pytest.mark.parametrize("count", [0, 2])
 def test_models_of_other_sizes(count: int, tmp_path: Path) -> None:
     model = Model({f"w{k}": np.zeros(1) for k in range(count)})
@@ -192,7 +192,7 @@ def test_types_that_numpy_does_not_have(dtype: Any, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_lost_is_told(tmp_path: Path) -> None:
+def test_losses_are_reported(tmp_path: Path) -> None:
     model = Model({"w": np.zeros(1)}, Topology("", b"x"), metadata={"a": "b"})
     with pytest.warns(formats.FormatWarning, match="cannot store the topology and the metadata") as caught:
         formats.save(model, tmp_path / "w.npy")

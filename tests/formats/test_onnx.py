@@ -1,4 +1,4 @@
-"""ONNX models by hand: which tensors are taken out, what they are called, where they go, and what is refused."""
+"""ONNX models by hand: extracted tensors, their names and places, and rejected models."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ LONG = np.arange(20)
 
 
 def saved(loaded: Model) -> bytes:
-    """The one file of a model."""
+    """Return the single file of a model."""
     file = io.BytesIO()
     formats.save(loaded, file, format="onnx")
     return file.getvalue()
 
 
 def emptied(data: bytes) -> bytes:
-    """The topology of a model."""
+    """Return the topology of a model."""
     topology = formats.load(data).topology
     assert topology is not None
     assert topology.format == "onnx"
     return topology.data
 
 
-# ------------------------------------------------------------------------------------------------ what is taken out
+# ------------------------------------------------------------------------------------------------ extracted tensors
 def test_bytes_by_hand() -> None:
     data = bytes.fromhex(
         "0808 12 03 6f 6e 65"  # ir_version 8, producer_name one
@@ -104,7 +104,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("array", TAKEN.values(), ids=TAKEN)
-def test_what_is_taken(array: Array) -> None:
+def test_extracted_tensors(array: Array) -> None:
     data = model(tensors=[tensor("w", array)])
     loaded = formats.load(data)
     assert_same({"w": array}, dict(loaded.tensors))
@@ -113,7 +113,7 @@ def test_what_is_taken(array: Array) -> None:
 
 
 def test_constants() -> None:
-    """Their few items stay, of any type; an attribute of another name or operation is none."""
+    """Small constants of any type stay in the graph; an attribute of another name or operation is not a constant."""
     few, many = np.ones(16, np.float32), np.ones(17, np.float32)
     nodes = [
         constant("few", tensor("", few)),
@@ -185,7 +185,7 @@ def test_graphs_for_training() -> None:
 
 # ------------------------------------------------------------------------------------------------ items
 def u(*values: int) -> bytes:
-    """Packed varints."""
+    """Return packed varints."""
     return b"".join(map(made.varint, values))
 
 
@@ -219,7 +219,7 @@ TYPED: list[tuple[int, Any, list[float], bytes]] = [
 @pytest.mark.parametrize(("code", "dtype", "pair", "data"), TYPED, ids=lambda value: str(value)[:24])
 @pytest.mark.parametrize("raw", [False, True])
 def test_items_of_every_type(code: int, dtype: Any, pair: list[float], data: bytes, raw: bool) -> None:
-    """Nine pairs and one more, in raw data and in the field of the type."""
+    """Nine pairs of items and one more are in raw data or in the field of the type."""
     array = np.array([*pair * 9, pair[0]], np.float64 if code not in (7, 13) else object).astype(dtype)
     per_byte = {21: 2, 22: 2, 23: 2, 25: 4, 26: 4}.get(code)
     if per_byte:
@@ -242,7 +242,7 @@ def test_items_of_every_type(code: int, dtype: Any, pair: list[float], data: byt
 
 
 def _items(data: bytes, pair: list[float]) -> tuple[bytes, bytes]:
-    """The two items of a packed field."""
+    """Return the two items of a packed field."""
     body = data[2:]
     if data[0] >> 3 in (4, 10):
         half = len(body) // 2
@@ -283,7 +283,9 @@ def test_items_that_are_none(data: bytes, message: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("nbytes", [1, 23, 25, 48])
 def test_another_number_of_bytes(nbytes: int) -> None:
     for number in (9, 4):
-        with pytest.raises(FormatError, match=rf"tensor 'w': {nbytes} bytes; float32 of shape \(2, 3\) requires 24"):
+        with pytest.raises(
+            FormatError, match=rf"tensor 'w': the data has {nbytes} bytes; float32 of shape \(2, 3\) requires 24"
+        ):
             formats.load(model(tensors=[tensor("w", W, field(number, bytes(nbytes)))]))
 
 
@@ -329,7 +331,7 @@ def test_sources(kind: str, tmp_path: Path) -> None:
 
 
 def test_tensors_are_read_on_access(tmp_path: Path) -> None:
-    """Ten of 4 MB cost memory for one; what another process gets is small; a change of the file is seen."""
+    """Ten tensors of 4 MB need memory for one; a pickle is small; a change of the file is detected."""
     arrays = {f"w{k}": np.full((1 << 10, 1 << 10), k, np.float32) for k in range(10)}
     path = made.write(tmp_path, model(tensors=[tensor(name, array) for name, array in arrays.items()]))
     tracemalloc.start()
@@ -359,7 +361,7 @@ def test_no_data_at_all_are_a_model_without_tensors() -> None:
 
 # ------------------------------------------------------------------------------------------------ other files
 def external(**arrays: tuple[str, int | None, int | None, Array]) -> list[bytes]:
-    """Tensors whose data are elsewhere: location, offset, length."""
+    """Return tensors with external data: location, offset, length."""
     return [tensor(name, array, entries(*where)) for name, (*where, array) in arrays.items()]  # type: ignore[arg-type]
 
 
@@ -406,7 +408,7 @@ def test_nothing_needs_no_other_file(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_goes_to_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tensors stay; what says that data are in the model says otherwise then."""
+    """Small tensors stay in the model; the entries that locate the other tensors are changed."""
     large = np.arange(400, dtype=np.float32)
     said = tensor("said", large, field(14, 0) + field(9, large.tobytes()))
     data = model(tensors=[tensor("large", large), tensor("w", W), said])
@@ -430,7 +432,7 @@ def test_what_does_not_fit_goes_to_another_file(tmp_path: Path, monkeypatch: pyt
 
 # ------------------------------------------------------------------------------------------------ writing
 def changed(**others: Array | None) -> Model:
-    """A model of w and b with other tensors; None takes one away."""
+    """Return a model of w and b with other tensors; None removes one."""
     loaded = formats.load(model(tensors=[tensor("w", W), tensor("b", B), tensor("i", LONG)]))
     tensors = {**loaded.tensors, **others}
     return Model({name: array for name, array in tensors.items() if array is not None}, loaded.topology)
@@ -454,13 +456,13 @@ def changed(**others: Array | None) -> Model:
         ),
     ],
 )
-def test_tensors_that_are_not_those_of_the_graph(others: dict[str, Array | None], message: str) -> None:
+def test_tensors_that_differ_from_the_graph(others: dict[str, Array | None], message: str) -> None:
     with pytest.raises(FormatError, match=message):
         saved(changed(**others))
 
 
-def test_tensors_that_stand_for_those_of_the_graph() -> None:
-    """Extents of 1 say nothing, and integers are what they are."""
+def test_tensors_equivalent_to_the_graph() -> None:
+    """Extents of 1 do not matter, and integers keep their type."""
     expected = saved(changed())
     assert saved(changed(w=W.reshape(2, 1, 3), i=LONG.astype(np.int32))) == expected
     flags = formats.load(model(tensors=[tensor("b", np.ones(20, bool))]))
@@ -476,7 +478,7 @@ def test_models_without_a_graph() -> None:
 
 
 def test_pruned_tensors_are_declared_as_they_are() -> None:
-    """Shapes between the tensors are not known any more; packed dims are a list again."""
+    """Shapes of intermediate tensors become unknown; packed dims become a list again."""
     packed = field(1, u(2, 3)) + field(2, 1) + field(8, "p") + field(9, W.tobytes())
     info = field(13, field(1, "between"))
     loaded = formats.load(model([node("Add", ["w", "p"], ["y"])], [tensor("w", W), packed, tensor("b", B)], info))
@@ -509,7 +511,7 @@ def test_a_graph_kept_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("last", [b"", field(8, b"\x0a\x00"), field(8, b"\x0a\x00") + field(5, 0)])
 def test_a_zero_byte_that_ends_a_topology_is_no_part_of_the_model(last: bytes, tmp_path: Path) -> None:
-    """Annex B.4 asks for one; a model may end with a zero of its own."""
+    """Annex B.4 requires a zero byte; a model may end with a zero byte of its own."""
     data = model(tensors=[tensor("w", W), tensor("b", B)]) + last
     topology = Topology("onnx", emptied(data) + b"\0")
     tensors = {"w": W, "b": B}
@@ -576,7 +578,7 @@ def test_metadata_and_ties_are_not_kept_without_a_word() -> None:
 
 @pytest.mark.parametrize("name", ["a:b.onnx", "a\\b.onnx", "a\n.onnx", "a\udcff.onnx"])
 def test_data_beside_a_model_of_any_name(name: str, tmp_path: Path) -> None:
-    """As the system lets users choose, and what readers refuse of a location."""
+    """Names may be any that the system permits, except locations that readers reject."""
     source = made.write(tmp_path, model(tensors=[tensor("w", W, entries("d"))]), d=W.tobytes())
     formats.save(formats.load(source), tmp_path / name)
     assert np.array_equal(formats.load(tmp_path / name)["w"], W)

@@ -1,4 +1,4 @@
-"""Any ONNX model at all, made by the package onnx: through files and bitstreams to the same bytes."""
+"""Random ONNX models made by the package onnx: files and bitstreams restore the same bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.clients
 onnx = pytest.importorskip("onnx")
 helper, numpy_helper = pytest.importorskip("onnx.helper"), pytest.importorskip("onnx.numpy_helper")
 
-#: All types but strings and complex numbers.
+#: All types except strings and complex numbers.
 TYPES = [
     number
     for name, number in onnx.TensorProto.DataType.items()
@@ -32,7 +32,7 @@ TYPES = [
 
 
 def bits_of(data_type: int) -> Any:
-    """The unsigned type of the patterns of a type, and how many bits of it are used."""
+    """Return the unsigned type of the patterns of a type, and the number of its used bits."""
     name = onnx.TensorProto.DataType.Name(data_type)
     if name == "BOOL":
         return np.dtype("u1"), 1
@@ -44,7 +44,7 @@ def bits_of(data_type: int) -> Any:
 
 @st.composite
 def arrays(draw: st.DrawFn) -> tuple[int, Array]:
-    """A type and an array of any bit patterns."""
+    """Draw a type and an array of any bit patterns."""
     data_type = draw(st.sampled_from(TYPES))
     shape = tuple(draw(st.lists(st.integers(0, 5), max_size=4)))
     if draw(st.booleans()):
@@ -64,7 +64,7 @@ def arrays(draw: st.DrawFn) -> tuple[int, Array]:
 
 @st.composite
 def protos(draw: st.DrawFn, name: str) -> Any:
-    """A TensorProto with raw data or those of its type."""
+    """Draw a TensorProto with raw data or typed data."""
     data_type, array = draw(arrays())
     proto = numpy_helper.from_array(array, name)
     assert proto.data_type == data_type
@@ -95,7 +95,7 @@ def typed(proto: Any, array: Array) -> None:
 
 
 def sparse(values: Any, name: str) -> Any:
-    """A SparseTensorProto of some values at every third place."""
+    """Draw a SparseTensorProto with values at every third position."""
     values.name = name
     count = int(np.prod(values.dims))
     del values.dims[:]
@@ -105,7 +105,7 @@ def sparse(values: Any, name: str) -> Any:
 
 @st.composite
 def graphs(draw: st.DrawFn, depth: int = 0) -> Any:
-    """A GraphProto with tensors wherever there may be some; it computes nothing."""
+    """Draw a GraphProto with tensors in all permitted places; it computes nothing."""
     nodes = []
     for k in range(draw(st.integers(0, 3))):
         kind = draw(st.sampled_from(["Constant", "Sparse", "If", "Relu"]))
@@ -130,7 +130,7 @@ def graphs(draw: st.DrawFn, depth: int = 0) -> Any:
 
 @st.composite
 def models(draw: st.DrawFn) -> Any:
-    """A ModelProto."""
+    """Draw a ModelProto."""
     model = helper.make_model(draw(graphs()), producer_name=draw(st.text(max_size=3)))
     if draw(st.booleans()):
         body = [helper.make_node("Constant", [], ["o"], value=draw(protos("")))]
@@ -140,7 +140,7 @@ def models(draw: st.DrawFn) -> Any:
 
 
 def tensors_of(graph: Any) -> list[Any]:
-    """The initializers of a graph and of those in it."""
+    """Return the initializers of a graph and of its subgraphs."""
     inner = [tensors_of(attribute.g) for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
     return [*graph.initializer, *(proto for each in inner for proto in each)]
 
@@ -168,7 +168,7 @@ def test_any_model(model: Any, exact: bool) -> None:
 @settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 @given(models(), st.lists(st.sampled_from(["a.bin", "b/c.bin"]), min_size=1, max_size=4), st.integers(0, 20))
 def test_any_model_with_data_in_several_files(model: Any, places: Sequence[str], size: int) -> None:
-    """What comes back has one such file; the package reads the same tensors of it."""
+    """The restored model has one such file; the package reads the same tensors from it."""
     expected = [numpy_helper.to_array(proto) for proto in tensors_of(model.graph)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -204,7 +204,7 @@ def external(proto: Any, folder: Path, location: str) -> None:
 
 
 def test_files_that_the_package_writes_come_back(tmp_path: Path) -> None:
-    """With their data beside them: the same two files, where they have the same names."""
+    """With external data, both files are the same if they have the same names."""
     tensors = [numpy_helper.from_array(np.full(1000 + k, k, np.float32), f"w{k}") for k in range(5)]
     model = helper.make_model(helper.make_graph([], "g", [], [], tensors))
     (tmp_path / "in").mkdir()
@@ -213,7 +213,7 @@ def test_files_that_the_package_writes_come_back(tmp_path: Path) -> None:
     formats.save(nnr.decode(nnr.encode(formats.load(source), exact=True)), tmp_path / "m.onnx")
     for name in ("m.onnx", "m.onnx.data"):
         assert (tmp_path / name).read_bytes() == (tmp_path / "in" / name).read_bytes()
-    # Of data that were read in, it says so, and that is kept.
+    # An entry states that data were read in, and is kept.
     onnx.save(onnx.load(source), tmp_path / "one.onnx")
     formats.save(formats.load(tmp_path / "one.onnx"), tmp_path / "again.onnx")
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "one.onnx").read_bytes()

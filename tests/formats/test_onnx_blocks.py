@@ -1,4 +1,4 @@
-"""What an ONNX graph says of its tensors: shapes, kinds, and which of them form blocks."""
+"""Information of an ONNX graph about its tensors: shapes, kinds, and blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RNG = np.random.default_rng(3)
 
 
 def random(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Numbers near 1."""
+    """Return numbers near 1."""
     return RNG.random(shape, np.float32) + np.float32(0.5)
 
 
@@ -34,7 +34,7 @@ WHOLE = Block("w", "b", "beta", "gamma", "mean", "var", epsilon=0.25)
 
 
 def blocks(data: bytes) -> tuple[Block, ...]:
-    """Those that the topology of a model tells of."""
+    """Return the blocks that the topology of a model describes."""
     topology = formats.load(data).topology
     assert topology is not None
     assert formats.wiring(topology) == formats.wiring(Topology("onnx", topology.data))
@@ -115,7 +115,7 @@ FOUND: dict[str, tuple[Sequence[bytes], Sequence[bytes], Block]] = {
 @pytest.mark.parametrize(("nodes", "tensors", "expected"), FOUND.values(), ids=FOUND)
 def test_blocks(nodes: Sequence[bytes], tensors: Sequence[bytes], expected: Block) -> None:
     assert blocks(model(nodes, tensors)) == (expected,)
-    # In whichever order they stand.
+    # In any order.
     assert blocks(model(nodes[::-1], tensors[::-1])) == (expected,)
 
 
@@ -210,7 +210,7 @@ def test_old_models_list_their_tensors_as_inputs() -> None:
 
 
 def test_tensors_that_are_no_values_of_the_outer_graph() -> None:
-    """Those of inner graphs are called as a value of the outer one may be."""
+    """A tensor of a subgraph may have the name of a value of the outer graph."""
     inner = graph([node("Neg", ["w"], ["y"])], [FILTER])
     branch = node("If", ["q"], ["z"], "n", then_branch=field(6, inner))
     core = node("Conv", ["x", "n/then_branch/w", "b"], ["a"])
@@ -232,7 +232,7 @@ def test_a_constant_is_a_weight_too() -> None:
 
 @pytest.mark.parametrize("options", [{"block": True}, {"fold_batchnorm": True}, {"local_scaling": True}], ids=str)
 def test_blocks_are_coded_and_come_back(options: dict[str, bool]) -> None:
-    """In shapes and types of the graph; alpha and delta are gamma and beta of what comes back (8.2.1)."""
+    """Shapes and types follow the graph; alpha and delta become gamma and beta of the restored model (8.2.1)."""
     source = formats.load(CONV)
     data = nnr.encode(source, qp=-60, **options)
     units = [unit for unit in nnr.units(data) if unit.type_name == "NNR_NDU"]

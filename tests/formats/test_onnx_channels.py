@@ -1,4 +1,4 @@
-"""Which channels of ONNX graphs can be removed, and that what is left of the graph runs and gives the same."""
+"""Removable channels of ONNX graphs; the edited graph runs and has the same outputs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from . import onnx_files as made
 from .onnx_nets import Net, check_removal, declared, outputs
 
 Build = Callable[[Net], Any]
-FIRST = "4: a.b@0- a.w@0 c.w@1-"  # the channels of the first convolution, without more
+FIRST = "4: a.b@0- a.w@0 c.w@1-"  # only the channels of the first convolution
 
 
 def between(*nodes: Build) -> Net:
-    """A network with convolutions ``a`` and ``c``, of 4 channels between, and what makes ``q`` of ``p``."""
+    """Return a network with convolutions ``a`` and ``c``, 4 channels between, and nodes from ``p`` to ``q``."""
     net = Net().conv("x", "p", "a", 4, 3, 3, 3)
     for node in nodes:
         node(net)
@@ -44,12 +44,12 @@ def ints(*values: int) -> Build:
 
 
 def constant(value: object) -> Build:
-    """A Constant node of floats, which stays in the graph."""
+    """Return a Constant node of floats, which stays in the graph."""
     return lambda net: net.constant("k", value)
 
 
 def zero() -> bytes:
-    """A tensor of one integer, as an attribute."""
+    """Return a tensor of one integer as an attribute."""
     return made.field(5, made.tensor("", np.zeros(1, np.int64)))
 
 
@@ -58,7 +58,7 @@ def scales(*values: float) -> Build:
 
 
 def more(number: int, name: str, *shape: int) -> Build:
-    """Another field of the graph: an input or an output."""
+    """Return another field of the graph: an input or an output."""
     return lambda net: setattr(net, "more", made.field(number, declared(name, shape)))
 
 
@@ -142,7 +142,7 @@ FREE = {
          apply("Slice", "p i e k s")],
         FIRST,
     ),
-    "padding that is computed": (  # as exporters of PyTorch write it
+    "padding that is computed": (  # in the form of PyTorch's exporters
         [ints(1, 0), lambda n: n.integers("z", 6), lambda n: n.op("ConstantOfShape", "z", "zeros", value=zero()),
          lambda n: n.op("Concat", "i zeros", "a", axis=0), lambda n: n.integers("j", -1, 2),
          lambda n: n.op("Reshape", "a j", "b"), lambda n: n.integers("s", -1), lambda n: n.integers("e", -(1 << 62)),
@@ -276,7 +276,7 @@ def test_channels_that_stay(case: str) -> None:
 
 
 def test_all_of_a_function_stays() -> None:
-    """Names in functions are their own; where they are the same, nothing goes."""
+    """Functions have their own names; if a name is also in the graph, no channel is removed."""
     body = made.field(1, "F") + made.field(10, "f") + made.field(7, made.node("Relu", ["p"], ["z"]))
     net = between(apply("Relu"))
     topology = Topology("onnx", formats.load(net.data() + made.field(25, body)).topology.data)  # type: ignore[union-attr]
@@ -295,14 +295,14 @@ def test_concatenation() -> None:
 
 
 def test_channels_once_and_twice_in_a_tensor() -> None:
-    """Next to each other for some filters, and alone for others."""
+    """Some filters read the channels twice, adjacently, and others once."""
     net = Net().conv("x", "p", "a", 4, 3, 3, 3).conv("p", "q", "d", 8, 1, 3, 3, group=4)
     net.op("Concat", "q p", "r", axis=1).conv("r", "y", "c", 3, 12, 1, 1)
     assert net.channels() == {"4: a.b@0- a.w@0 c.w@1-[0, 1, 2] c.w@1-[8, 1, 1] d.b@0-[0, 1, 2] d.w@0-[0, 1, 2]"}
 
 
 def dense(net: Net, source: str, name: str, rows: int, columns: int, **attributes: Any) -> Net:
-    """A Gemm with ``name``.w and ``name``.b to a value of that name."""
+    """Return a Gemm with ``name``.w and ``name``.b whose output has that name."""
     shape = (rows, columns) if attributes.get("transB") else (columns, rows)
     net.weight(f"{name}.w", *shape)
     net.weight(f"{name}.b", rows)
@@ -310,7 +310,7 @@ def dense(net: Net, source: str, name: str, rows: int, columns: int, **attribute
 
 
 def head(*nodes: Build, spread: int = 36, **attributes: Any) -> Net:
-    """A convolution ``a``, what makes a matrix ``q`` of its ``p``, and two layers ``d`` and ``y``."""
+    """Return a convolution ``a``, nodes that make a matrix ``q`` from its ``p``, and two layers ``d`` and ``y``."""
     net = Net(output=(2, 3)).conv("x", "p", "a", 4, 3, 3, 3)
     for node in nodes:
         node(net)
@@ -380,7 +380,7 @@ def test_a_matrix_that_does_not_fit() -> None:
 
 
 def sequence() -> Net:
-    """What transformers have between: values of more dimensions, of which only some are known."""
+    """Return nodes as in transformers: values of more dimensions, of which only some are known."""
     net = Net(input=("n", 5, 6), output=("n", 5, 3))
     net.weight("a.w", 6, 8)
     net.op("MatMul", "x a.w", "p").op("Add", f"{net.weight('a.b', 8)} p", "q").op("Erf", "q", "e")
@@ -403,7 +403,7 @@ def test_sequences_without_channels(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ groups
 def depthwise(multiplier: int = 1, operation: str = "Conv") -> Net:
-    """A convolution whose channels each have filters of their own next."""
+    """Return a convolution with separate filters for each channel of the next one."""
     net, count = Net().conv("x", "p", "a", 4, 3, 3, 3), 4 * multiplier
     net.weight("d.w", *((count, 1, 3, 3) if operation == "Conv" else (4, multiplier, 3, 3)))
     net.op(operation, f"p d.w {net.weight('d.b', count)}", "q", group=4, pads=[1, 1, 1, 1])
@@ -432,7 +432,7 @@ def test_filters_for_each_channel(multiplier: int, operation: str, expected: str
 def test_groups_are_as_many_as_channels(multiplier: int, operation: str, expected: str, tmp_path: Path) -> None:
     net = depthwise(multiplier, operation)
     x = net.random.standard_normal((2, 3, 6, 6)).astype(np.float32)
-    for share in (0.25, 0.5, 1.0):  # to one channel, at last
+    for share in (0.25, 0.5, 1.0):  # finally to one channel
         assert check_removal(net.model(), tmp_path, x, share=share) == 4
     graph = pytest.importorskip("onnx").load(tmp_path / "pruned.onnx").graph
     assert [attribute.i for node in graph.node for attribute in node.attribute if attribute.name == "group"] == [1]
@@ -448,7 +448,7 @@ def test_transposed_convolution(tmp_path: Path) -> None:
 
 
 def test_only_groups_of_channels_alone_are_edited(tmp_path: Path) -> None:
-    """Of two groups a part may go, or each may have less: nobody says which."""
+    """Removing channels from grouped convolutions would be ambiguous: whole groups, or some channels of each."""
     net = Net().conv("x", "y", "a", 6, 2, 1, 1, group=3)
     net.input = (2, 6, 6, 6)
     model = net.model()
@@ -465,17 +465,17 @@ def test_a_channel_alone_stays() -> None:
 
 # ------------------------------------------------------------------------------------------------ tensors used twice
 def test_a_weight_that_is_used_twice() -> None:
-    """Where its channels are the same, in the same places, they are of one group."""
+    """If its channels are the same in the same places, they are one group."""
     net = Net().conv("x", "p", "a", 4, 3, 3, 3).op("Relu", "x", "u")
     net.op("Conv", "u a.w a.b", "q", pads=[1, 1, 1, 1]).op("Concat", "p q", "r", axis=1).conv("r", "y", "c", 3, 8, 1, 1)
-    # Each channel is there twice, four apart.
+    # Each channel occurs twice, four apart.
     assert net.channels() == {"4: a.b@0- a.w@0 c.w@1-[0, 2, 1]"}
 
 
 def test_a_weight_that_is_used_in_two_ways() -> None:
     net = Net().conv("x", "p", "a", 3, 3, 1, 1).conv("p", "q", "d", 3, 3, 1, 1)
     net.op("Conv", "q a.w", "r").conv("r", "y", "c", 3, 3, 1, 1)
-    # What d makes has to stay, as the input of the graph.
+    # Channels of d must stay, because they are the input of the graph.
     assert net.channels() == {"3: a.b@0- a.w@0 c.w@1- d.w@1-"}
     net = Net().conv("x", "p", "a", 4, 3, 1, 1).conv("p", "q", "c", 3, 4, 1, 1)
     net.op("Gemm", "v a.b", "z").op("Identity", "q", "y")
@@ -491,7 +491,7 @@ def test_weights_used_twice_go_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("operation", ["MatMul", "Gemm"])
 def test_products_of_weights(operation: str) -> None:
-    """The channels between them may go; those that others read of the product stay."""
+    """Inner channels of a product are removable; outer channels with other readers are not."""
     net = Net(input=(2, 3), output=(2, 5))
     for name, shape in {"a": (3, 4), "b": (4, 5), "c": (4, 5)}.items():
         net.weight(name, *shape)
@@ -510,10 +510,10 @@ def test_a_transposed_weight_that_is_used_elsewhere() -> None:
     assert net.channels() == set()
 
 
-# ------------------------------------------------------------------------------------------------ what else says shapes
+# ------------------------------------------------------------------------------------------------ other shapes
 @pytest.mark.clients
 def test_shapes_that_do_not_hold_any_more(tmp_path: Path) -> None:
-    """Those of values between, and of inputs that older graphs have for their tensors."""
+    """Shapes of intermediate values are removed, and inputs that older graphs declare for tensors are updated."""
     net = Net(ir_version=3).conv("x", "p", "a", 4, 3, 3, 3).norm("p", "q", "n", 4).conv("q", "y", "c", 3, 4, 3, 3)
     net.more = b"".join(made.field(11, declared(name, array.shape)) for name, array in net.tensors.items())
     net.more += made.field(13, declared("p", (2, 4, 6, 6))) + made.field(13, declared("q", (2, 4, "h", "w")))
@@ -527,7 +527,7 @@ def test_shapes_that_do_not_hold_any_more(tmp_path: Path) -> None:
 
 
 def test_nothing_else_changes(tmp_path: Path) -> None:
-    """The file is that of the network with smaller tensors, byte for byte."""
+    """The file equals the file of the network with smaller tensors, byte for byte."""
     net = between(lambda n: n.conv("p", "q", "d", 4, 1, 3, 3, group=4))
     model = net.model()
     smaller = {"a.w": (2,), "a.b": (2,), "d.w": (2,), "d.b": (2,), "c.w": (3, 2)}
@@ -545,9 +545,9 @@ KINDS += ["places", "last", "transposed", "back", "back each", "shared"]
 
 @st.composite
 def networks(draw: st.DrawFn) -> Net:
-    """Convolutions of pictures in one another's ways: sums, products, concatenations, filters for each channel.
+    """Draw convolutions of images that interact: sums, products, concatenations, depthwise filters.
 
-    Behind them may be layers of matrices, and another output.
+    Matrix layers and another output may follow.
     """
     net = Net(output=("n", "c", "h", "w"))
     values = [("x", 3)]
@@ -566,7 +566,7 @@ def networks(draw: st.DrawFn) -> Net:
             net.op("PRelu", f"{name} {new}.v", new)
         elif kind == "pool":
             net.op("MaxPool", name, new, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
-        elif kind == "places":  # next to each other in height
+        elif kind == "places":  # adjacent in height
             net.op("Concat", f"{name} {name}", f"{new}.c", axis=2)
             net.op("MaxPool", f"{new}.c", new, kernel_shape=[2, 1], strides=[2, 1])
         elif kind == "last":
@@ -675,7 +675,7 @@ def test_real_networks(name: str, count: int, tmp_path: Path) -> None:
 @pytest.mark.clients
 @pytest.mark.parametrize("name", ["digits_cnn", "resnet20_cifar10"])
 def test_through_a_bitstream(name: str, tmp_path: Path) -> None:
-    """The decoder writes a graph with the shapes that are left, which runs."""
+    """The decoder writes an executable graph with the remaining shapes."""
     source = MODELS / f"{name}.onnx"
     data = nnr.encode(source, reduce="prune(ratio=0.3)")
     assert nnr.verify(data).violations == []

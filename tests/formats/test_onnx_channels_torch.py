@@ -1,4 +1,4 @@
-"""Networks as PyTorch exports them to ONNX: which channels can be removed, and that the rest gives the same."""
+"""Networks that PyTorch exports to ONNX: their removable channels, and equal outputs of the edited graphs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.clients
 
 
 def layer(inputs: int, outputs: int, size: int = 3, stride: int = 1, groups: int = 1, act: Any = nn.ReLU6) -> Any:
-    """Convolution, normalization and activation."""
+    """Return convolution, normalization and activation."""
     conv = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), act())
 
 
 class Inverted(nn.Module):  # type: ignore[misc]
-    """An inverted residual, as MobileNets have it."""
+    """Inverted residual, as in MobileNets."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, factor: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Gated(nn.Module):  # type: ignore[misc]
 
 
 class UNet(nn.Module):  # type: ignore[misc]
-    """Down, up again, and across."""
+    """Small U-Net with one connection across."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class UNet(nn.Module):  # type: ignore[misc]
 
 
 class Dense(nn.Module):  # type: ignore[misc]
-    """A block of a DenseNet."""
+    """Block of a DenseNet."""
 
     def __init__(self, inputs: int, growth: int, count: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def head(inputs: int) -> list[Any]:
 
 
 class Encoder(nn.Module):  # type: ignore[misc]
-    """A small vision transformer."""
+    """Small vision transformer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,13 +102,13 @@ class Encoder(nn.Module):  # type: ignore[misc]
 
 
 def networks() -> dict[str, tuple[Any, int]]:
-    """Networks, and how many of their channels can be removed."""
+    """Return networks with the number of their removable channels."""
     mobile = [layer(3, 8, 3, 2), Inverted(8, 8, 1, 1), Inverted(8, 12, 2, 4), Inverted(12, 12, 1, 4), layer(12, 64, 1)]
     gated = [layer(3, 16, act=nn.Hardswish), layer(16, 16, act=nn.SiLU), Gated(16), layer(16, 8)]
     dense = [nn.Conv2d(3, 8, 3, padding=1), Dense(8, 4, 3), layer(20, 10, 1), Dense(10, 4, 2), layer(18, 6)]
     plain = [layer(3, 8, act=nn.PReLU), nn.MaxPool2d(2), layer(8, 8), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(128, 32)]
     return {
-        # Those of sums, 8 and 12, are in common; between there are 8, 32 and 48.
+        # Channels of sums, 8 and 12, are common; between them there are 8, 32 and 48.
         "mobile": (nn.Sequential(*mobile, *head(64)), 8 + 8 + 32 + 12 + 48 + 64),
         "gated": (nn.Sequential(*gated, *head(8)), 16 + 16 + 4 + 8),
         "unet": (UNet(), 8 + 16 + 8 + 8 + 8),

@@ -1,4 +1,4 @@
-"""Damaged ONNX models: tensors or an NnrError, and what could be read is written and read again."""
+"""Damaged ONNX models: tensors or an NnrError; readable models are written and read again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .onnx_files import constant, field, model, node, tensor
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 INNER = made.graph([constant("c", tensor("", np.arange(17)))], [tensor("w", W)])
 SPARSE = field(1, tensor("s", W.reshape(-1))) + field(2, tensor("", np.arange(6))) + field(3, 9)
-#: Every kind of field that is followed.
+#: Every kind of field that is parsed.
 MODEL = model(
     [
         node("Conv", ["x", "v", "b"], ["a"], strides=[1, 1], group=1),
@@ -43,7 +43,7 @@ EMPTY = model(tensors=[tensor("w", W, field(9, b"")), tensor("e", W, field(13, b
 
 
 def gone_through(data: bytes) -> None:
-    """All that is done with a model of somebody else."""
+    """Apply all operations to an untrusted model."""
     with suppress(NnrError):
         loaded = formats.load(data, format="onnx", limits=Limits.strict())
         tensors = dict(loaded.tensors)
@@ -102,7 +102,7 @@ def test_packed_varints(values: list[int]) -> None:
 
 @given(st.binary(max_size=40))
 def test_any_bytes_as_varints(data: bytes) -> None:
-    """One after another, by the reader of fields, and all at once: the same."""
+    """The reader of fields reads varints one by one, and all at once, with the same result."""
     source, at, values = MessageSource(data, Limits()), 0, []
     wrong = False
     while at < len(data) and not wrong:
@@ -121,7 +121,7 @@ def test_any_bytes_as_varints(data: bytes) -> None:
 
 
 def test_a_file_is_read_as_its_bytes_are() -> None:
-    """Windows end wherever they end."""
+    """Windows of the reader may end anywhere."""
     data = model(tensors=[tensor(f"{k:{k % 50}}", np.full(4097 + k, k, np.float32)) for k in range(30)])
     fields = [
         [

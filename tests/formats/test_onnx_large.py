@@ -1,4 +1,4 @@
-"""ONNX models above 2 GiB: their data are in another file, and pass through little memory."""
+"""ONNX models above 2 GiB with external data, processed in little memory."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder that goes away, since it takes gigabytes."""
+    """Return a folder that is deleted after the test, because it takes gigabytes."""
     yield tmp_path
     shutil.rmtree(tmp_path)
 
 
 def declared(number: int, data: bytes) -> bytes:
-    """A tensor of 64 MiB."""
+    """Return a tensor of 64 MiB."""
     return field(1, SIDE) * 2 + field(2, 1) + field(8, f"w{number}") + data
 
 
 def holed(path: Path, *starts: int) -> None:
-    """Make a file of zeros in which the tensors that start there begin with 1, 2, 3 …"""
+    """Make a sparse file of zeros in which the tensors at these offsets begin with 1, 2, 3 …"""
     with open(path, "r+b") as file:
         for number, start in enumerate(starts, 1):
             file.seek(start)
@@ -71,7 +71,7 @@ def test_external_data(folder: Path) -> None:
 
 
 def test_data_inside_go_outside(folder: Path) -> None:
-    """What other software cannot write, but we read."""
+    """Other software cannot write such a file, but it is read."""
     heads = []
     for number in range(COUNT):
         body = declared(number, made.varint(9 * 8 + 2) + made.varint(NBYTES))

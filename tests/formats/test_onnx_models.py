@@ -1,4 +1,4 @@
-"""ONNX models of real networks before and after the codec, in onnxruntime: valid ones, with the same answers."""
+"""ONNX models of real networks before and after the codec, in onnxruntime: valid, with the same decisions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVERY_MODEL = pytest.mark.parametrize(
 
 
 def outputs(path: Path, images: npt.NDArray[np.float32]) -> Floats:
-    """The first output of a model for each of several images, one row each; the model is valid."""
+    """Return the first output of a valid model for each of several images, one row each."""
     onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     onnx.checker.check_model(str(path), full_check=True)
     runtime.set_default_logger_severity(3)
@@ -46,14 +46,14 @@ def outputs(path: Path, images: npt.NDArray[np.float32]) -> Floats:
 
 
 def images_for(name: str, count: int) -> npt.NDArray[np.float32]:
-    """Inputs of a model: seeded pictures, and the one that comes with it."""
+    """Return inputs of a model: seeded images, and the reference input of the model."""
     with np.load(MODELS / f"{name}.io.npz") as known:
         one = known["x"]
     return np.concatenate([pictures(one.shape, count), one])
 
 
 def snr(expected: Floats, found: Floats) -> float:
-    """Power of outputs over that of their error, in dB."""
+    """Return the power of outputs over the power of their error, in dB."""
     return 10 * float(np.log10(np.square(expected).sum() / np.square(found - expected).sum()))
 
 
@@ -106,7 +106,7 @@ TOOLS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("tools", TOOLS)
 @pytest.mark.parametrize("name", ["resnet20_cifar10", pytest.param("resnet56_cifar10", marks=SLOW)])
 def test_blocks(name: str, tools: str, tmp_path: Path, record_property: Record) -> None:
-    """At fine steps the outputs are equal but for rounding; folding makes the bitstream smaller."""
+    """At fine step sizes the outputs are equal except for rounding; folding reduces the bitstream size."""
     source, target = MODELS / f"{name}.onnx", tmp_path / "out.onnx"
     images = images_for(name, 8)
     expected = outputs(source, images)
@@ -122,7 +122,7 @@ def test_blocks(name: str, tools: str, tmp_path: Path, record_property: Record) 
 
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_quantized_models(per_channel: bool, tmp_path: Path) -> None:
-    """Weights of 8 bits stay what they are; a few scales and biases are rounded."""
+    """Weights of 8 bits are unchanged; a few scales and biases are rounded."""
     pytest.importorskip("onnx")
     quantization = pytest.importorskip("onnxruntime.quantization")
     source, target = tmp_path / "q.onnx", tmp_path / "out.onnx"

@@ -1,4 +1,4 @@
-"""OpenVINO IR: an XML that stays as it is, and constants where it says they are."""
+"""OpenVINO IR: the XML is kept, and constants are restored at their offsets."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ SCALE = np.array([1.5, -2.0], np.float32)
 
 
 def through(path: Path, target: Path, **options: object) -> bytes:
-    """Encode an IR, decode it to another path, and give the bitstream."""
+    """Encode an IR, decode it to another path, and return the bitstream."""
     data = nnr.encode(path, **options)  # type: ignore[arg-type]
     nnr.decode_file(io.BytesIO(data), target)
     return data
 
 
 def two(folder: Path) -> Path:
-    """A model of two constants."""
+    """Return a model of two constants."""
     layers = const("w", 0, 24, "f32", (2, 3)), const("axes", 24, 16, "i64", (2,))
     return put(folder, ir(*layers), RNG.normal(size=6).astype("<f4").tobytes() + np.array([0, 1], "<i8").tobytes())
 
 
-# ------------------------------------------------------------------------------------------------ what is read
+# ------------------------------------------------------------------------------------------------ reading
 def test_what_it_is(tmp_path: Path) -> None:
     path = two(tmp_path)
     module = formats.recognise(path)
@@ -212,12 +212,12 @@ def test_bytes_of_no_constant(tmp_path: Path) -> None:
 def test_holes_are_bounded(tmp_path: Path) -> None:
     path = put(tmp_path, ir(const("w", 0, 8, "f32", (2,))), SCALE.tobytes())
     os.truncate(path.with_suffix(".bin"), (64 << 20) + 9)
-    with pytest.raises(FormatError, match=r"has 67,108,873 bytes, but the constants use only 8"):
+    with pytest.raises(FormatError, match=r"has 67,108,865 bytes that no constant uses"):
         nnr.load(path)
     far = ir(const("w", 1 << 40, 8, "f32", (2,)))
     model = Model({"w": SCALE}, Topology("", far))
     for bad in (model, Model({"w": SCALE}, Topology("", path.read_bytes()), metadata={"openvino:size": str(1 << 40)})):
-        with pytest.raises(FormatError, match="but the constants use only 8"):
+        with pytest.raises(FormatError, match="bytes that no constant uses"):
             nnr.save(bad, tmp_path / "out.xml")
     for text in ("", "-1", "1e3", "9" * 19, "\N{SUPERSCRIPT TWO}"):
         with pytest.raises(FormatError, match=r"the metadata has the invalid size"):
@@ -254,7 +254,7 @@ def test_any_constants(
     assert pair(path.with_name("out.xml")) == pair(path)
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ rejected input
 def test_without_its_bin(tmp_path: Path) -> None:
     path = two(tmp_path)
     path.with_suffix(".bin").unlink()
@@ -278,9 +278,9 @@ def test_a_stream_is_not_enough(tmp_path: Path) -> None:
     [
         (ir(version=9), "OpenVINO IR version 9 is not supported; only 10 and 11 are"),
         (ir(version=12), "version 12 is not supported; only 10 and 11"),
-        (ir(const("w", 0, 8, "f32", (2,))).replace(b"</net>", b""), r"the XML is damaged: no element found: line \d+"),
+        (ir(const("w", 0, 8, "f32", (2,))).replace(b"</net>", b""), r"line \d+: the XML is damaged: no element found"),
         (ir() + b"<x/>", "the XML is damaged: junk after document element"),
-        (ir("&laugh;"), "the XML is damaged: undefined entity: line 4"),
+        (ir("&laugh;"), "line 4: the XML is damaged: undefined entity"),
         (ir("<a b='\0'/>"), "the XML is not UTF-8: it has NUL bytes"),
         (ir("<layer type='Const' name='w'/>"), "line 4: the constant 'w' has no data"),
         (
@@ -306,7 +306,7 @@ def test_a_stream_is_not_enough(tmp_path: Path) -> None:
         (ir(const("a", 0, 8, "f32", (2,)), const("b", 0, 4)), "partially overlap"),
     ],
 )
-def test_what_is_wrong(text: bytes, message: str, tmp_path: Path) -> None:
+def test_malformed_models(text: bytes, message: str, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=message):
         formats.load(put(tmp_path, text, bytes(8)), format="openvino")
 
@@ -326,7 +326,7 @@ def test_what_is_wrong(text: bytes, message: str, tmp_path: Path) -> None:
         b"\xff\xfe<\0n\0",
     ],
 )
-def test_what_is_none(text: bytes, tmp_path: Path) -> None:
+def test_texts_that_are_not_irs(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.xml").write_bytes(text)
     with pytest.raises(FormatError, match="not a model of a supported format"):
         nnr.load(tmp_path / "m.xml")
@@ -374,7 +374,7 @@ def test_truncated_anywhere(which: str, tmp_path: Path) -> None:
 
 @pytest.mark.medium
 def test_damaged_anywhere(tmp_path: Path) -> None:
-    """What is read of a damaged XML is written again, or something says what is wrong."""
+    """A damaged XML is restored unchanged, or an error describes the damage."""
     path = two(tmp_path)
     whole, outcomes = path.read_bytes(), set()
     for position in range(len(whole)):
@@ -460,7 +460,7 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     assert pair(tmp_path / "out.xml") == (text, SCALE.tobytes())
 
 
-def test_what_is_not_kept_is_said(tmp_path: Path) -> None:
+def test_losses_are_reported(tmp_path: Path) -> None:
     text = ir(const("w", 0, 8, "f32", (2,)), const("again", 8, 8, "f32", (2,)))
     model = Model({"w": SCALE, "again": SCALE}, Topology("", text), metadata={"openvino:size": "20"})
     nnr.save(model, tmp_path / "out.xml")

@@ -1,4 +1,4 @@
-"""Blocks and prunable channels of OpenVINO IRs, and that what is made of them runs and gives the same."""
+"""Blocks and prunable channels of OpenVINO IRs; the edited IRs run and have the same outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Build = Callable[[Net], int]
 
 
 def outputs(path: Path, x: Array) -> list[Array]:
-    """The outputs of an IR in openvino."""
+    """Return the outputs of an IR in openvino."""
     openvino = pytest.importorskip("openvino")
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
     compiled = openvino.Core().compile_model(str(path), "CPU", options)
@@ -37,7 +37,7 @@ def outputs(path: Path, x: Array) -> list[Array]:
 
 
 def close(one: list[Array], other: list[Array]) -> None:
-    """Assert that outputs differ by less than 1e-4, relative to the largest."""
+    """Check that outputs differ by less than 1e-4, relative to the largest."""
     assert len(one) == len(other)
     for before, after in zip(one, other, strict=True):
         assert before.shape == after.shape
@@ -211,7 +211,7 @@ CHANNELS: dict[str, tuple[Callable[[Net, int], int], str]] = {
 
 
 def network(case: str) -> tuple[Net, int]:
-    """A convolution, what is between, and another convolution."""
+    """Return a network of two convolutions with given layers between them."""
     net = Net()
     between = CHANNELS[case][0](net, conv(net))
     return net, net.conv(between, net.weight(3, net.dims[between][1], 1, 1))
@@ -224,7 +224,7 @@ def test_channels(case: str) -> None:
 
 
 def check_removal(path: Path, folder: Path, x: Array, share: float) -> int:
-    """Assert that an IR without channels gives what it gives with zeros in their place; how many could go."""
+    """Check that an IR without channels has the outputs of one with zeros; return the number of removable channels."""
     model = formats.load(path)
     assert model.topology is not None
     channels = formats.channels(model.topology)
@@ -243,7 +243,7 @@ def check_removal(path: Path, folder: Path, x: Array, share: float) -> int:
 @pytest.mark.clients
 @pytest.mark.parametrize("case", [case for case in CHANNELS if CHANNELS[case][1]])
 def test_without_channels(case: str, tmp_path: Path) -> None:
-    """Shapes and places of constants, and all extents of ports, are those of what is left."""
+    """Shapes and offsets of constants, and all extents of ports, match the remaining channels."""
     net, last = network(case)
     path = net.put(tmp_path / "source", last)
     x = net.random.standard_normal(net.input).astype(np.float32)
@@ -289,7 +289,7 @@ def test_real_networks(name: str, blocks: int, count: int, tmp_path: Path) -> No
 @pytest.mark.clients
 @pytest.mark.parametrize("options", [{}, {"block": True}, {"topology": "external"}], ids=str)
 def test_through_a_bitstream(options: dict[str, Any], tmp_path: Path) -> None:
-    """The decoder writes an IR with the shapes that are left, which runs."""
+    """The decoder writes an executable IR with the remaining shapes."""
     source = MODELS / "resnet20_cifar10_irv11.xml"
     data = nnr.encode(source, reduce="prune(ratio=0.3)", qp=-72, **options)
     topology = source if "topology" in options else None
@@ -305,8 +305,8 @@ def test_through_a_bitstream(options: dict[str, Any], tmp_path: Path) -> None:
     assert len(again) < len(data)
 
 
-def test_what_is_between_constants(tmp_path: Path) -> None:
-    """The alignment of constants stays; the end of the file follows the last one."""
+def test_bytes_between_constants(tmp_path: Path) -> None:
+    """The alignment of constants is kept; the end of the file follows the last constant."""
     net = Net()
     net.data += bytes(32)
     first = conv(net)
@@ -330,7 +330,7 @@ EXAMPLE_XML = EXAMPLE.xml(EXAMPLE.conv(doubled(EXAMPLE, depthwise(EXAMPLE, conv(
 @settings(deadline=None, max_examples=examples(400))
 @given(st.lists(st.tuples(st.integers(0, 1 << 20), st.sampled_from(b'0123456789-," <>/abcl')), min_size=1, max_size=4))
 def test_any_bytes(changes: list[tuple[int, int]]) -> None:
-    """Other bytes anywhere: channels and other shapes, or an error that says so."""
+    """With any byte changed, channels and new shapes are returned or an error is raised."""
     data = bytearray(EXAMPLE_XML)
     for place, value in changes:
         data[place % len(data)] = value

@@ -1,4 +1,4 @@
-"""OpenVINO reads what we write and we read what it writes; its outputs before and after the codec."""
+"""OpenVINO and nnr_codec read each other's files; outputs of OpenVINO before and after the codec are compared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float32]
 MODELS = (SHARED or Path()) / "models"
 NAMES = ["digits_cnn_irv10", "resnet20_cifar10_irv11", "squeezenet1_0_deepcompression_irv11"]
 MARKED = [*NAMES[:2], pytest.param(NAMES[2], marks=pytest.mark.slow)]
-#: Bytes of a whole bitstream, in percent of the .bin, and the least SNR in dB of outputs, at the default settings.
+#: Size of a whole bitstream in percent of the .bin, and the least SNR in dB of outputs, with default options.
 DEFAULTS = dict(zip(NAMES, [(29, 45), (38, 29), (11, 40)], strict=True))
 
 
@@ -37,13 +37,13 @@ def core() -> Any:
 
 
 def run(path: Path, inputs: Floats) -> Floats:
-    """The one output for each input; in float32, since the plug-in would take bfloat16 where the machine has it."""
+    """Return the output for each input, in float32 even if the plug-in would use bfloat16 on this machine."""
     model = core().compile_model(core().read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return np.concatenate([model([inputs[k : k + 1]])[0] for k in range(len(inputs))])
 
 
 def inputs_of(name: str) -> Floats:
-    """Inputs of a model: the digits that it was not trained with, or pictures as the models of NNEF get them."""
+    """Return inputs of a model: digits outside its training set, or the images used for the NNEF models."""
     if name.startswith("digits"):
         with np.load(MODELS / "digits_test.npz") as arrays:
             digits: Floats = arrays["x"]
@@ -52,12 +52,12 @@ def inputs_of(name: str) -> Floats:
 
 
 def snr(original: Floats, other: Floats) -> float:
-    """In dB."""
+    """Return the signal-to-noise ratio in dB."""
     return float(10 * np.log10((original.astype(np.float64) ** 2).sum() / ((original - other) ** 2).sum()))
 
 
 def through(path: Path, target: Path, **options: Any) -> int:
-    """Encode an IR, decode it to another path; returns the bytes of the bitstream."""
+    """Encode an IR and decode it to another path; return the size of the bitstream in bytes."""
     data = nnr.encode(path, **options)
     nnr.decode_file(io.BytesIO(data), target)
     return len(data)
@@ -102,8 +102,8 @@ def test_default(name: str, tmp_path: Path, record_property: Callable[[str, obje
 
 @needs_shared
 @pytest.mark.parametrize("name", MARKED)
-def test_what_is_no_matrix_of_weights(name: str) -> None:
-    """Integers are what they were, by default as well."""
+def test_constants_that_are_not_weights(name: str) -> None:
+    """Integers are unchanged, also with default options."""
     source = nnr.load(MODELS / f"{name}.xml")
     decoded = nnr.decode(nnr.encode(source))
     integers = [each for each in source if source[each].dtype.kind == "i"]
@@ -115,7 +115,7 @@ def test_what_is_no_matrix_of_weights(name: str) -> None:
 @pytest.mark.slow
 @needs_shared
 def test_half_precision(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """As OpenVINO's converter saves models: weights of float16, each with a conversion behind it."""
+    """As OpenVINO's converter saves models, weights are float16 and followed by a conversion."""
     name = "resnet20_cifar10"
     ov.save_model(ov.convert_model(MODELS / f"{name}.onnx"), tmp_path / "m.xml")
     source = tmp_path / "m.xml"
@@ -133,7 +133,7 @@ def test_half_precision(tmp_path: Path, record_property: Callable[[str, object],
     assert snr(before, after) > 25
 
 
-# ------------------------------------------------------------------------------------------------ what it writes
+# ------------------------------------------------------------------------------------------------ files of OpenVINO
 @pytest.mark.parametrize(
     ("type", "values"),
     [
@@ -161,7 +161,7 @@ def test_values_are_the_same(type: str, values: list[float], tmp_path: Path) -> 
 
 
 def model_of_bodies() -> Any:
-    """An ``If`` whose bodies have constants of the same name, one in half precision, and scalars beside them."""
+    """Return an ``If`` whose bodies have constants of the same name, one in half precision, and scalars beside them."""
     ops = ov.opset13
     x, chosen = ops.parameter([1, 4], np.float32, name="x"), ops.parameter([], np.bool_, name="chosen")
 

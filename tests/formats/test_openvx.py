@@ -1,4 +1,4 @@
-"""Folders for the OpenVX neural network extension: files, types, names, and what cannot be written."""
+"""Folders for the OpenVX neural network extension: files, types, names, and models that cannot be written."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from nnr_codec.model import Array
 from ..cli.support import DIGITS, call
 from .openvx import compiled, compiles, run, written
 
-NO_GRAPH = "the model has no NNEF graph: the client loads the tensors, but builds no layers"
+NO_GRAPH = "the model has no NNEF or ONNX graph: the client loads the tensors, but builds no layers"
 
 
 def saved(tensors: dict[str, Array], path: Path, **options: Any) -> dict[str, Any]:
-    """The content of the ``tensors.json`` of a folder without layers, each tensor by its name."""
+    """Return the tensors in the ``tensors.json`` of a folder without layers, by name."""
     with pytest.warns(FormatWarning, match=NO_GRAPH):
         nnr.save(tensors, path, **options)
     found = json.loads((path / "tensors.json").read_text())
@@ -39,7 +39,7 @@ def saved(tensors: dict[str, Array], path: Path, **options: Any) -> dict[str, An
 
 
 def content(folder: Path, tensor: dict[str, Any]) -> npt.NDArray[Any]:
-    """The items of a file, in the order and the shape that the description says."""
+    """Return the items of a file in the order and the shape of the description."""
     dtype = {"VX_TYPE_INT16": "<i2", "VX_TYPE_INT8": "i1", "VX_TYPE_UINT8": "u1"}[tensor["data_type"]]
     items = np.frombuffer((folder / tensor["file"]).read_bytes(), dtype)
     assert len(tensor["dims"]) == tensor["number_of_dims"]
@@ -55,7 +55,7 @@ def test_it_is_a_format_that_only_writes() -> None:
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ml_dtypes.bfloat16, ">f4"])
 def test_floats_are_integers_of_16_bits(dtype: Any, tmp_path: Path) -> None:
-    """Row-major arrays as they are: the dimension that changes fastest comes first."""
+    """Row-major arrays are unchanged: the fastest changing dimension comes first."""
     array = (np.arange(-60, 60).reshape(2, 3, 4, 5) / 256).astype(dtype)
     found = saved({"w": array}, tmp_path / "x.openvx")["w"]
     assert found == {
@@ -136,7 +136,7 @@ def test_any_names_and_numbers(tmp_path_factory: pytest.TempPathFactory, names: 
 
 @given(st.text())
 def test_strings_of_c_say_what_they_are(text: str) -> None:
-    """Octal digits end after three, whatever follows."""
+    """An octal escape ends after three digits, whatever follows."""
     written = string(text)
     assert re.fullmatch(r'"([A-Za-z0-9_./: -]|\\[0-7]{3})*"', written)
     data = re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), written[1:-1].encode())
@@ -155,7 +155,7 @@ def test_literals() -> None:
 
 @pytest.mark.medium
 def test_names_come_out_of_the_compiled_client(tmp_path: Path) -> None:
-    """Through the tables of C, with a main function of somebody else."""
+    """The names are in the tables of C, read by another main function."""
     names = ['a"b\\n', "é/名", "*/ int x; /*", "%s%n", "??/", "a\nb", "0", "\x01" + "7"]
     with pytest.warns(FormatWarning):
         nnr.save({name: np.ones(2) for name in names}, tmp_path / "x.openvx")
@@ -258,13 +258,13 @@ def test_a_bitstream_of_other_steps(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_folded_model_without_its_graph(tmp_path: Path) -> None:
-    """The option that an error asks for has been given: it says what else it may be."""
+    """With the option that the error suggests, the error gives another possible cause."""
     folded = nnr.decode(nnr.encode(nnr.load(DIGITS), fixed_point="q7.8", fold_batchnorm=True))
     with pytest.warns(FormatWarning), pytest.raises(FormatError, match=r"var.*folded .* with their NNEF graph"):
         nnr.save(dict(folded.tensors), tmp_path / "x.openvx")
 
 
-def test_no_warning_for_what_is_complete(tmp_path: Path) -> None:
+def test_no_warning_for_complete_clients(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         data = nnr.encode(nnr.load(DIGITS), fixed_point="q7.8", fold_batchnorm=True)

@@ -1,9 +1,10 @@
-"""Layers of the OpenVX extension from NNEF graphs: the client computes what the graph says, in Q7.8."""
+"""Layers of the OpenVX extension from NNEF graphs: the client computes the graph in Q7.8."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ RNG = np.random.default_rng(78)
 
 
 def network(body: str, tensors: Mapping[str, Array], shape: tuple[int, ...] = (1, 3, 9, 8), result: str = "y") -> Model:
-    """A graph of one input ``x``, whose variables are called as their labels are."""
+    """Return a graph of one input ``x`` whose variables have their labels as names."""
     variables = "".join(
         f"    {name} = variable<scalar>(shape = {list(tensor.shape)}, label = '{name}');\n"
         for name, tensor in tensors.items()
@@ -67,8 +68,14 @@ def mean(x: Levels) -> Levels:
 
 
 Q_W, Q_B = levels(W), levels(B)
+W5 = some(5, 3, 3, 3)
 UP, UP_B = some(3, 5, 3, 2), some(1, 5)
 FULL, FULL_B = some(6, 216), some(1, 6)
+BN = {"m": some(1, 4), "v": np.abs(some(1, 4)) + 0.5, "o": some(1, 4), "s": some(1, 4, scale=2)}
+NORMALIZED = (
+    "c = conv(x, w, b, padding = [(1, 1), (1, 1)]);"
+    " n = batch_normalization(c, m, v, o, s, epsilon = 0.001); y = relu(n);"
+)
 GRAPHS: dict[str, tuple[str, dict[str, Array], Callable[[], Levels]]] = {
     "convolution": (
         "y = conv(x, w, b, stride = [1, 1], padding = [(1, 1), (1, 1)], dilation = [1, 1], groups = 1);",
@@ -95,6 +102,11 @@ GRAPHS: dict[str, tuple[str, dict[str, Array], Callable[[], Levels]]] = {
         {"w": W, "b": B},
         lambda: openvx.convolution(Q, Q_W, Q_B, pads=[(1, 1), (1, 0)], stride=(2, 2)),
     ),
+    "more padding after": (
+        "y = conv(x, w, b, stride = [2, 2]);",
+        {"w": W, "b": B},
+        lambda: openvx.convolution(Q, Q_W, Q_B, pads=[(1, 1), (0, 1)], stride=(2, 2)),
+    ),
     "a bias that is added": (
         "c = conv(x, w, padding = [(0, 0), (0, 0)]); y = relu(c + b);",
         {"w": W, "b": B},
@@ -120,6 +132,43 @@ GRAPHS: dict[str, tuple[str, dict[str, Array], Callable[[], Levels]]] = {
         " c = matmul(f, w, transposeB = true); y = c + b;",
         {"w": FULL, "b": FULL_B},
         lambda: openvx.linear(Q, levels(FULL), levels(FULL_B)),
+    ),
+    "matmul of columns": (
+        "f = reshape(x, shape = [1, 216]); c = matmul(f, w); y = c + b;",
+        {"w": np.ascontiguousarray(FULL.T), "b": FULL_B},
+        lambda: openvx.linear(Q, levels(FULL), levels(FULL_B)),
+    ),
+    "addition of layers": ("y = relu(x) + tanh(x);", {}, lambda: Q.clip(0) + np.rint(256 * np.tanh(numbers(Q)))),
+    "addition of a signal to itself": ("y = relu(add(x, x));", {}, lambda: (2 * Q).clip(0)),
+    "addition that saturates": (
+        "a = 100.0 * abs(x); y = a + a;",
+        {},
+        lambda: (2 * (100 * np.abs(Q)).clip(0, 32767)).clip(0, 32767),
+    ),
+    "addition of a tensor": ("y = t + relu(x);", {"t": W[:1, :, 0, 0]}, lambda: Q.clip(0) + levels(W[0, :, :1, :1])),
+    "subtraction": ("y = x - abs(x);", {}, lambda: Q - np.abs(Q)),
+    "multiplication by a layer": (
+        "y = mean_reduce(x, axes = [2, 3]) * x;",
+        {},
+        lambda: np.rint(mean(Q) * Q / 256),
+    ),
+    "constants": ("y = (x - 0.5) * -0.01;", {}, lambda: np.rint((Q - 128) * -20972 / 2**21)),
+    "batch normalization": (
+        NORMALIZED,
+        {"w": W, "b": B, **BN},
+        lambda: openvx.normalization(
+            openvx.convolution(Q, Q_W, Q_B, pads=[(1, 1), (1, 1)]), *(BN[name] for name in "mvos")
+        ).clip(0),
+    ),
+    "padding": (
+        "y = relu(pad(abs(x), padding = [(0, 0), (1, 2), (0, 1), (3, 0)], border = 'constant', value = 0.0));",
+        {},
+        lambda: np.pad(np.abs(Q), [(0, 0), (1, 2), (0, 1), (3, 0)]),
+    ),
+    "padding of what is used again": (
+        "p = pad(x, padding = [(0, 0), (1, 1), (0, 0), (0, 0)]); y = conv(x, w, padding = [(1, 1), (1, 1)]) + p;",
+        {"w": W5},
+        lambda: np.pad(Q, [(0, 0), (1, 1), (0, 0), (0, 0)]) + openvx.convolution(Q, levels(W5), pads=[(1, 1), (1, 1)]),
     ),
     "max_pool": (
         "y = max_pool(x, size = [1, 1, 3, 2], stride = [1, 1, 3, 2], border = 'ignore',"
@@ -180,8 +229,21 @@ def test_the_client_computes_what_the_graph_says(name: str, tmp_path: Path) -> N
     found, _ = run(compiled(folder, tmp_path / "client"), folder, list(X))
     wanted = expected().astype(np.int64).reshape(len(X), -1)
     assert found.shape == wanted.shape
-    exact = not re.search("softmax|normal|sigmoid|tanh|softplus|concat of", name)
+    exact = not re.search("softmax|^normal|sigmoid|tanh|softplus|concat of|addition of layers", name)
     assert np.abs(found - wanted).max() <= (0 if exact else 1)
+
+
+def test_the_client_names_a_file_that_it_cannot_open(tmp_path: Path) -> None:
+    folder = written(network(GRAPHS["normalization"][0], {}), tmp_path / "net.openvx")
+    program, missing, outside = compiled(folder, tmp_path / "client"), tmp_path / "none", tmp_path / "none" / "out"
+    for arguments, message in (
+        ([], f"usage: {program} FOLDER INPUT OUTPUT\n"),
+        ([folder, missing, tmp_path / "out"], f"cannot open {missing}\n"),
+        ([folder, folder / "tensors.json", outside], f"cannot open {outside}\n"),
+    ):
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, message)
+    assert not (tmp_path / "out").exists()
 
 
 def test_version_1_3_calls_the_normalization_otherwise(tmp_path: Path) -> None:
@@ -189,13 +251,6 @@ def test_version_1_3_calls_the_normalization_otherwise(tmp_path: Path) -> None:
     compiles(folder, "-DVX_VERSION_1_3=0x103")
     compiles(folder)
     compiles(folder, "-DVX_VERSION_1_3=0x103")
-
-
-BN = {"m": some(1, 4), "v": np.abs(some(1, 4)) + 0.5, "o": some(1, 4), "s": some(1, 4, scale=2)}
-NORMALIZED = (
-    "c = conv(x, w, b, padding = [(1, 1), (1, 1)]);"
-    " n = batch_normalization(c, m, v, o, s, epsilon = 0.001); y = relu(n);"
-)
 
 
 def test_a_batch_normalization_that_is_folded_is_a_bias(tmp_path: Path) -> None:
@@ -212,9 +267,25 @@ def test_a_batch_normalization_that_is_folded_is_a_bias(tmp_path: Path) -> None:
     assert np.array_equal(found, wanted.reshape(len(X), -1))
 
 
-def test_a_batch_normalization_that_is_not_is_left(tmp_path: Path) -> None:
+def test_a_batch_normalization_that_is_not_has_factors_and_offsets(tmp_path: Path) -> None:
+    model = network(NORMALIZED, {"w": W, "b": B, **BN})
+    model.tensors = {**model.tensors, "n/factors": B}
+    folder = written(model, tmp_path / "net.openvx")
+    found = json.loads((folder / "tensors.json").read_text())
+    assert {tensor["name"]: tensor["dims"] for tensor in found["tensors"]} == {
+        **{"w": [3, 3, 3, 4], "b": [4], "n/factors": [4, 1]},
+        **{name: [1, 1, 4, 1] for name in ("n/factors_", "n/offsets")},
+    }
+
+
+@pytest.mark.parametrize(("name", "value"), [("o", 200.0), ("v", -1.0), ("s", 120.0)])
+def test_a_batch_normalization_beyond_the_numbers_is_left(name: str, value: float, tmp_path: Path) -> None:
+    """An offset or a factor does not fit Q7.8, or is no number."""
+    tensors = {"w": W, "b": B, **BN, "v": np.full((1, 4), 0.25), name: np.full((1, 4), value)}
+    tensors["m"] = np.full((1, 4), 100.0 if name == "o" else 0.0)
+    tensors["s"] = np.full((1, 4), -2.0) if name == "o" else tensors["s"]
     with pytest.warns(FormatWarning, match=r"add them to the graph: batch_normalization \(1\)$"):
-        folder = written(network(NORMALIZED, {"w": W, "b": B, **BN}), tmp_path / "net.openvx")
+        folder = written(network(NORMALIZED, tensors), tmp_path / "net.openvx")
     compiles(folder)
     found = json.loads((folder / "tensors.json").read_text())
     assert [tensor["name"] for tensor in found["tensors"]] == ["w", "b", "m", "v", "o", "s"]
@@ -223,28 +294,65 @@ def test_a_batch_normalization_that_is_not_is_left(tmp_path: Path) -> None:
     assert not found["is_complete"]
 
 
+REGIONS = (
+    "version 1.0; graph net(x, r, k) -> (y) { x = external(shape = [BATCH, 3, 9, 8]); r = external(shape = [2, 4]);"
+    " k = external<integer>(shape = [2, 1]); p = max_roi_pool(relu(x), r, k, output_size = [3, 2]); y = sqr(p); }"
+)
+
+
+def test_regions_are_pooled(tmp_path: Path) -> None:
+    """Regions are columns and rows, from the first to the last; cells that share items overlap."""
+    model = Model({}, Topology("nnef", REGIONS.replace("BATCH", "1").encode()))
+    folder = written(model, tmp_path / "net.openvx")
+    regions = [(0, 0, 7, 8), (1, 2, 5, 5)]
+    inputs = np.concatenate([X[:1].reshape(-1), np.array(regions).reshape(-1) / 256])
+    found, calls = run(compiled(folder, tmp_path / "client"), folder, [inputs])
+    assert "roi pooling 8x9x3 by 4x2 to 2x3x3x2" in calls
+    wanted = np.zeros((2, 3, 3, 2), np.int64)
+    for k, (left, top, right, bottom) in enumerate(regions):
+        height, width = bottom - top + 1, right - left + 1
+        for i, j in np.ndindex(3, 2):
+            rows = slice(top + i * height // 3, top - (-(i + 1) * height // 3))
+            columns = slice(left + j * width // 2, left - (-(j + 1) * width // 2))
+            wanted[k, :, i, j] = Q[0, :, rows, columns].clip(0).max(axis=(1, 2))
+    assert np.array_equal(found.reshape(wanted.shape), np.rint(wanted**2 / 256))
+
+
+@pytest.mark.parametrize(
+    "text", [REGIONS.replace("BATCH", "2"), REGIONS.replace("BATCH", "1").replace("x), r,", "x), relu(r),")]
+)
+def test_regions_of_several_images_and_regions_that_are_computed_are_left(text: str, tmp_path: Path) -> None:
+    """Computed ones are in Q7.8."""
+    model = Model({}, Topology("nnef", text.encode()))
+    with pytest.warns(FormatWarning, match=r"add them to the graph: max_roi_pool \(1\)$"):
+        written(model, tmp_path / "net.openvx")
+
+
 def test_a_folded_one_that_no_layer_precedes_loses_what_it_does_not_need(tmp_path: Path) -> None:
-    """Its variance is no number of Q7.8."""
+    """Its variance is not representable in Q7.8."""
     body = NORMALIZED.replace("padding = [(1, 1), (1, 1)]", "padding = [(1, 1), (1, 1)], border = 'reflect'")
-    with pytest.warns(FormatWarning, match=r"add them to the graph: conv \(1\), batch_normalization \(1\)$"):
+    with pytest.warns(FormatWarning, match=r"add them to the graph: conv \(1\)$"):
         folder = written(network(body, {"w": W, "b": B, **BN}), tmp_path / "net.openvx", fold_batchnorm=True)
     found = json.loads((folder / "tensors.json").read_text())
-    assert {tensor["name"] for tensor in found["tensors"]} == {"w", "b", "o"}
+    assert {tensor["name"] for tensor in found["tensors"]} == {"w", "b", "n/offsets"}
 
 
-#: Graphs of which something is left, and what; the layers after it are there, where its shape is known.
+#: Graphs of which a part remains, and this part; later layers remain if their shapes are known.
 LEFT: list[tuple[str, dict[str, Array], str, int]] = [
     ("c = conv(x, w, padding = [(1, 1), (1, 1)], groups = 3); y = relu(c);", {"w": some(3, 1, 3, 3)}, "conv (1)", 1),
     ("c = conv(x, w, border = 'replicate'); y = relu(c);", {"w": W}, "conv (1)", 1),
-    ("c = conv(x, w, padding = [(0, 2), (0, 0)], stride = [2, 1]); y = relu(c);", {"w": W}, "conv (1)", 1),
     ("c = conv(x, w, padding = [(0, 0), (0, 0)], stride = [5, 1]); y = relu(c);", {"w": W}, "conv (1)", 1),
-    ("c = conv(x, transpose(w, axes = [1, 0, 2, 3])); y = relu(c);", {"w": some(3, 4, 1, 1)}, "conv (1), relu (1)", 0),
-    ("c = deconv(x, u, output_shape = [1, 5, 9, 8]); y = relu(c);", {"u": UP}, "deconv (1), relu (1)", 0),
+    ("c = conv(x, transpose(w, axes = [1, 0, 2, 3])); y = relu(c);", {"w": some(3, 4, 1, 1)}, "conv (1)", 1),
+    ("c = deconv(x, u, output_shape = [1, 5, 9, 8]); y = relu(c);", {"u": UP}, "deconv (1)", 1),
     ("c = deconv(x, u, stride = [2, 2], padding = [(0, 1), (0, 0)]); y = relu(c);", {"u": UP}, "deconv (1)", 1),
     ("c = deconv(x, u, dilation = [2, 2], padding = [(0, 0), (0, 0)]); y = relu(c);", {"u": UP}, "deconv (1)", 1),
-    ("y = relu(add(x, x));", {}, "add (1)", 1),
-    ("y = relu(x - 0.5);", {}, "- (1)", 1),
-    ("f = reshape(x, shape = [1, 216]); y = matmul(f, w);", {"w": some(216, 2)}, "matmul (1)", 0),
+    ("y = relu(x / x);", {}, "/ (1)", 1),
+    ("y = relu(0.5 - x);", {}, "- (1)", 1),
+    ("y = relu(x + 128.0);", {}, "+ (1)", 1),
+    ("y = relu(x * 128.0);", {}, "* (1)", 1),
+    ("y = relu(x + t);", {"t": some(2, 3, 9, 8)}, "+ (1)", 1),
+    ("y = relu(x + squeeze(mean_reduce(x, axes = [2, 3]), axes = [2, 3]));", {}, "+ (1)", 2),
+    ("f = reshape(x, shape = [216, 1]); y = matmul(f, w, transposeA = true);", {"w": some(216, 2)}, "matmul (1)", 0),
     ("y = softmax(x, axes = [2]);", {}, "softmax (1)", 0),
     ("y = local_response_normalization(x, size = [1, 9, 1, 1]);", {}, "local_response_normalization (1)", 0),
     ("y = local_response_normalization(x, size = [1, 1, 3, 3]);", {}, "local_response_normalization (1)", 0),
@@ -255,10 +363,13 @@ LEFT: list[tuple[str, dict[str, Array], str, int]] = [
     ("y = avg_pool(x, size = [1, 3, 1, 1], padding = [(0,0), (1,1), (0,0), (0,0)]);", {}, "avg_pool (1)", 0),
     ("y = relu(concat([x, x], axis = 1));", {}, "concat (1)", 1),
     ("r = relu(x); y = concat([r, r], axis = 2);", {}, "concat (1)", 1),
-    ("y = relu(pad(x, padding = [(0, 0), (0, 0), (1, 1), (1, 1)]));", {}, "pad (1)", 1),
+    ("y = relu(pad(x, padding = [(0, 0), (0, 0), (1, 1), (1, 1)], border = 'reflect'));", {}, "pad (1)", 1),
+    ("y = relu(pad(x, padding = [(0, 0), (0, 0), (1, 1), (1, 1)], value = 1.0));", {}, "pad (1)", 1),
+    ("p = pad(x, padding = [(0, 0), (0, 1), (0, 0), (0, 0)]); q = pad(x, padding = [(0, 0), (1, 0), (0, 0), (0, 0)]);"
+     " y = relu(p + q);", {}, "pad (1)", 2),
     ("y = relu(transpose(x, axes = [0, 2, 3, 1]));", {}, "transpose (1)", 1),
     ("y = mean_reduce(x, axes = [1]);", {}, "mean_reduce (1)", 0),
-    ("y = x if true else relu(x);", {}, "an expression (1)", 0),
+    ("y = x if k else relu(x);", {}, "an expression (1)", 0),
 ]  # fmt: skip
 
 
@@ -276,7 +387,7 @@ def test_what_the_extension_cannot_do_is_left(
 
 
 def test_a_tensor_for_two_kinds_of_layers(tmp_path: Path) -> None:
-    """It can be in one order only."""
+    """It can have only one memory order."""
     body = "c = conv(x, w, padding = [(1, 1), (1, 1)]); y = deconv(c, w, padding = [(1, 1), (1, 1)]);"
     with pytest.warns(FormatWarning, match=r"deconv \(1\)$"):
         folder = written(network(body, {"w": some(3, 3, 3, 3)}), tmp_path / "net.openvx")
@@ -289,6 +400,18 @@ def test_integers_are_no_weights(tmp_path: Path) -> None:
     with pytest.warns(FormatWarning, match=r"linear \(1\)$"):
         nnr.save(model, tmp_path / "net.openvx")
     assert (tmp_path / "net.openvx" / "0-w.s8").read_bytes() == np.asarray(model["w"]).tobytes()
+
+
+def test_pruned_tensors_have_their_own_shapes(tmp_path: Path) -> None:
+    """The graph states the shapes before pruning."""
+    model = network(
+        "c = conv(x, w, padding = [(1, 1), (1, 1)]); n = div(c, c); y = relu(n);", {"w": some(4, 3, 3, 3)}, (1, 3, 9, 8)
+    )
+    model.tensors, model.pruned = {"w": W[:2]}, {"w"}
+    with pytest.warns(FormatWarning, match=r"div \(1\)$"):
+        folder = written(model, tmp_path / "net.openvx")
+    (output, _) = json.loads((folder / "tensors.json").read_text())["outputs"]
+    assert output["dims"] == [8, 9, 2, 1]
 
 
 def test_a_tensor_that_is_missing_leaves_its_layer(tmp_path: Path) -> None:
@@ -327,7 +450,7 @@ def test_several_inputs_and_outputs(tmp_path: Path) -> None:
     ],
 )
 def test_long_and_deep_graphs(body: str, tmp_path: Path) -> None:
-    """Nothing recurses into what computes what."""
+    """No function recurses along the chain of operations."""
     result = "y2999" if "y2999" in body else "y"
     with warnings.catch_warnings():
         warnings.simplefilter("error")

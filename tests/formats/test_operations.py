@@ -1,4 +1,4 @@
-"""The table of NNEF's operations is that of the specification."""
+"""The table of NNEF's operations equals the specification."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nnr_codec.formats.nnef.types import declared, spelled
 
 from ..shared import SHARED, needs_shared
 
-# What 1.0.1 to 1.0.5 changed of operations that 1.0 has.
+# Changes of 1.0.1 to 1.0.5 to operations of 1.0.
 _CHANGED = {
     "reshape": {"axis_start": "integer", "axis_count": "integer"},
     "slice": {"stride": "integer[]"},
@@ -24,7 +24,7 @@ _ADDED = {
 
 
 def signatures() -> dict[str, dict[str, str]]:
-    """Parameters and types of all operations."""
+    """Return parameters and types of all operations."""
     return {
         name: {parameter.name.name: spelled(declared(parameter.type)) for parameter in fragment.parameters}
         for name, fragment in operations().items()
@@ -37,8 +37,8 @@ def test_there_are_104_operations_and_14_later_ones() -> None:
 
 
 @needs_shared
-def test_names_and_types_are_those_of_the_text() -> None:
-    """The text is that of 1.0, with the extraction's errors: ``debbox``, comments, blanks."""
+def test_names_and_types_equal_the_specification() -> None:
+    """The text is NNEF 1.0, with errors of its extraction: ``debbox``, comments, blanks."""
     assert SHARED
     text = (SHARED / "spec" / "khronos-nnef-1.0-rev3-2018.txt").read_text("utf-8")
     chapter = re.sub(r"#.*", "", text[text.rindex("4.1.1. External Data Sources") : text.index("Chapter 5. Storing")])
@@ -49,7 +49,7 @@ def test_names_and_types_are_those_of_the_text() -> None:
             parameter: type_.replace("integer,", "integer, ") + ("<>" if type_ == "tensor" else "")
             for parameter, type_ in found
         }
-    # Examples, and what compound operations are made of.
+    # Examples, and definitions of compound operations.
     for name in [name for name in printed if name.startswith(("_", "calculate_"))]:
         del printed[name]
     ours = signatures()

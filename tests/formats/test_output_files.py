@@ -29,7 +29,7 @@ def put(
     overwrite: bool = False,
     then: Callable[[], object] = lambda: None,
 ) -> None:
-    """Write files, of which m.xml is the target."""
+    """Write files; m.xml is the target."""
     with output_files(folder / "m.xml", overwrite=overwrite) as create:
         for name, data in content.items():
             create(name).write(data)
@@ -37,7 +37,7 @@ def put(
 
 
 def failing(real: Callable[..., Any], at: int, error: BaseException, *, after: bool) -> Callable[..., Any]:
-    """A function that fails when it is called for the ``at``-th time, before or after it has done its work."""
+    """Return a function that fails at call number ``at``, before or after its work."""
     calls = iter(range(1000))
 
     def function(*arguments: Any, **options: Any) -> Any:
@@ -51,7 +51,7 @@ def failing(real: Callable[..., Any], at: int, error: BaseException, *, after: b
 
 
 def refuse(*_: object, **__: object) -> None:
-    """What the system does not do."""
+    """Simulate a system call that is not supported."""
     raise OSError(errno.EPERM, "Operation not permitted")
 
 
@@ -65,7 +65,7 @@ def test_they_appear_at_the_end_and_may_be_closed_before(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_an_exception_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+def test_an_exception_keeps_the_old_files(tmp_path: Path, error: type[BaseException]) -> None:
     before = tree(write_folder(tmp_path, OLD))
     with pytest.raises(error):
         put(tmp_path, overwrite=True, then=failing(print, 0, error(), after=False))
@@ -73,7 +73,7 @@ def test_an_exception_leaves_what_was_there(tmp_path: Path, error: type[BaseExce
 
 
 @pytest.mark.parametrize("taken", NAMES)
-def test_what_is_there_is_refused_before_any_work(tmp_path: Path, taken: str) -> None:
+def test_existing_files_are_rejected_before_any_work(tmp_path: Path, taken: str) -> None:
     before = tree(write_folder(tmp_path, {taken: b"old"}))
     with pytest.raises(FileExistsError, match="exists"):
         put(tmp_path)
@@ -81,7 +81,7 @@ def test_what_is_there_is_refused_before_any_work(tmp_path: Path, taken: str) ->
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "a\0", "./a"])
-def test_what_is_no_name(tmp_path: Path, name: str) -> None:
+def test_invalid_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(FormatError, match="is not a valid name of a file"), output_files(tmp_path / "m.xml") as create:
         create(name)
     assert not list(tmp_path.iterdir())
@@ -97,7 +97,7 @@ def test_a_name_that_some_system_has_already(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("made", NAMES)
-def test_what_somebody_made_meanwhile_stays(tmp_path: Path, made: str) -> None:
+def test_files_created_meanwhile_stay(tmp_path: Path, made: str) -> None:
     with pytest.raises(FileExistsError):
         put(tmp_path, then=lambda: (tmp_path / made).write_bytes(b"theirs"))
     assert tree(tmp_path) == {made: b"theirs"}
@@ -120,7 +120,7 @@ def test_a_step_that_fails(
     overwrite: bool,
     error: BaseException,
 ) -> None:
-    """Each call of the system by which files get their names, where the system has links and where it has none."""
+    """Each system call that names files fails in turn, on systems with and without links."""
     before = tree(write_folder(tmp_path, OLD if overwrite else {"other": b"x"}))
     if not links:
         monkeypatch.setattr(files.os, "link", refuse)
@@ -143,7 +143,7 @@ def test_one_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_cannot_be_put_back_does_not_keep_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first file cannot get its old content back: the second gets it, and that of the first is still there."""
+    """Restoring the first file fails; the second is restored, and the old content of the first still exists."""
     write_folder(tmp_path, {"m.bin": b"old", "m.txt": b"old", "m.xml": b"old"})
     real = os.replace
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_put_back_does_not_keep_the_rest(tmp_path: Path, monkeypa
     assert kept.read_bytes() == b"old"
 
 
-def test_what_is_replaced_is_never_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_files_are_never_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(tmp_path, OLD)
     real, seen = os.replace, 0
 
@@ -188,7 +188,7 @@ def test_links_are_replaced_and_not_followed(tmp_path: Path, where: str) -> None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX file systems only")
-def test_links_come_back_as_such(tmp_path: Path) -> None:
+def test_links_come_back_as_links(tmp_path: Path) -> None:
     (tmp_path / "m.bin").symlink_to("nowhere")
     with pytest.raises(IsADirectoryError):
         put(tmp_path, overwrite=True, then=(tmp_path / "m.xml").mkdir)

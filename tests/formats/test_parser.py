@@ -1,4 +1,4 @@
-"""The grammar of NNEF (NNEF 1.0, 3.1 and 3.2) and its syntax tree."""
+"""Tests of the grammar of NNEF (NNEF 1.0, 3.1 and 3.2) and of its syntax tree."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def document(body: str) -> bytes:
 
 
 def shown(node: Expression) -> str:
-    """An expression with all brackets that it does not need."""
+    """Return an expression with all optional brackets."""
     match node:
         case Identifier(name=name):
             return name
@@ -98,7 +98,7 @@ def shown_type(kind: Type) -> str:
 
 
 def body(text: str) -> list[Assignment]:
-    """The assignments of a graph."""
+    """Return the assignments of a graph."""
     return [assignment_of(part, document(text)) for part in parse(document(text)).graph.body]
 
 
@@ -179,7 +179,7 @@ def test_expressions(text: str, tree: str) -> None:
     assert shown(expression(text)) == tree
 
 
-def test_names_may_be_those_of_operations() -> None:
+def test_names_may_equal_names_of_operations() -> None:
     (assignment,) = body("variable = and(or, variable = not);")
     assert isinstance(assignment.target, Identifier)
     assert assignment.target.name == "variable"
@@ -414,7 +414,7 @@ _FORMS = {
 
 @pytest.mark.parametrize("form", _FORMS)
 def test_depth_is_limited(form: str) -> None:
-    """Neither the parser nor whoever goes down the tree runs out of Python's stack."""
+    """Neither the parser nor functions that walk the tree exhaust Python's stack."""
 
     def height(node: Expression) -> int:
         return 1 + max(map(height, children(node)), default=0)
@@ -473,13 +473,13 @@ _LEAVES = st.one_of(_NAMES, st.integers(0, 99).map(str), st.floats(0, 1e9).map(r
 @settings(deadline=None)
 @given(st.recursive(_LEAVES, _texts, max_leaves=30))
 def test_a_tree_reads_as_it_is_shown(text: str) -> None:
-    """What is shown with all brackets is read as the same tree again, with blanks and comments too."""
+    """The text with all brackets, also with blanks and comments, is parsed to the same tree."""
     tree = shown(expression(text))
     assert shown(expression(tree.replace("True", "true").replace(" ", " \n# (\n"))) == tree
 
 
 def _nodes(node: object) -> list[SyntaxNode]:
-    """A node and all below it, whatever field it is in."""
+    """Yield a node and all nodes below it, in any field."""
     if isinstance(node, tuple):
         return [found for part in node for found in _nodes(part)]
     if not isinstance(node, SyntaxNode):
@@ -523,9 +523,9 @@ _BLANKS = st.sampled_from(["", "", "", " ", "\n", "\t\f", " # a = variable(\n"])
 @settings(max_examples=examples(500))
 @given(st.data())
 def test_variables_at_once(data: st.DataObject) -> None:
-    """Assignments of variables that are matched as a whole give what the grammar gives.
+    """Assignments of variables that are matched as a whole give the result of the grammar.
 
-    Compared are nodes, offsets, errors, and the variables of the graph.
+    Nodes, offsets, errors, and the variables of the graph are compared.
     """
     list_of = st.lists(st.sampled_from(["1", "42"]), min_size=1, max_size=9).map(lambda items: f"[{', '.join(items)}]")
     key, value = st.sampled_from(["shape", "label"]), list_of | st.sampled_from(["'a/b'", '"c"', "'ä'"])

@@ -1,4 +1,4 @@
-"""Tensors of files that other processes read by themselves: some hundred bytes, and nothing is read for that."""
+"""Tensors of files that other processes read by themselves: a pickle has some hundred bytes and reads nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = ["m.safetensors", "m.npz", "packed.npz", "m.nnef", "m.tar"]
 
 
 def made(folder: Path, name: str) -> Path:
-    """A file, or a folder, with the tensors."""
+    """Return a file, or a folder, with the tensors."""
     path = folder / name
     if name == "packed.npz":
         np.savez_compressed(path, **cast(dict[str, Any], TENSORS))
@@ -47,7 +47,7 @@ def made(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_pickled(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickles_are_small(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path, name)
     monkeypatch.chdir(tmp_path)
     tensors = formats.load(name).tensors
@@ -72,7 +72,7 @@ def test_what_is_pickled(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", NAMES)
 def test_another_file_is_noticed(name: str, tmp_path: Path) -> None:
-    """Of other size or time of change; not one that was copied with these, as on other machines."""
+    """A file of other size or modification time is rejected; a copy with both, as on other machines, is accepted."""
     path = made(tmp_path, name)
     message = pickle.dumps(only_of(formats.load(path).tensors, ["layer3"]))
     copy = tmp_path / "copy"
@@ -115,7 +115,7 @@ def test_arrays_of_archives_are_read_on_access(tmp_path: Path) -> None:
         tracemalloc.stop()
         assert peak < 2.5 * large["w0"].nbytes
     one = formats.load(tmp_path / "m.npz")
-    formats.save(one, tmp_path / "m.npz", overwrite=True)  # in the place of what is read
+    formats.save(one, tmp_path / "m.npz", overwrite=True)  # replaces the file that is read
     assert_same(formats.load(tmp_path / "m.npz").tensors, large)
     with pytest.raises(FormatError, match="changed since"):
         one["w0"]

@@ -1,4 +1,4 @@
-"""Tensors that pruning has made smaller than the graph says: the graph is saved with their shapes."""
+"""Tensors that pruning has made smaller than in the graph: the saved graph has their shapes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_only_numbers_change() -> None:
     ],
 )
 def test_what_stands_between_the_numbers_stays(before: str, after: str) -> None:
-    """Nor are shapes edited that are named elsewhere, as that of the input."""
+    """Shapes of other nodes, such as the input, are not edited either."""
     text = "version 1.0; graph g(x) -> (w) {{ x = external(shape = [3, 4]); w = variable(label = 'w', shape = {}); }}"
     data = text.format(before).encode()
     assert with_shapes(data, parse_graph(data), {"w": (2, 5)}) == text.format(after).encode()

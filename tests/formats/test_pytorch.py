@@ -1,4 +1,4 @@
-"""PyTorch files: what torch.save wrote read by us, and what we wrote read by torch.load."""
+"""PyTorch files: torch.save writes files that nnr_codec reads, and torch.load reads the written files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def fixture_torch() -> Any:
 
 
 def checkpoint(torch: Any) -> dict[str, Any]:
-    """Much of what files have."""
+    """Return most kinds of content of files."""
     network = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten())
     network.append(torch.nn.Linear(16, 5))
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
@@ -67,7 +67,7 @@ def checkpoint(torch: Any) -> dict[str, Any]:
         "rate": 0.1,
         "texts": ["é\0", "\ud800", "", None, True],
         "floats": (float("nan"), float("inf"), -0.0, 5e-324),
-        "struct": struct.unpack("<d", b"\1\0\0\0\0\0\xf8\xff")[0],  # a not-a-number of its own
+        "struct": struct.unpack("<d", b"\1\0\0\0\0\0\xf8\xff")[0],  # another not-a-number
         "complex": complex(float("nan"), -0.0),
         "shape": torch.Size([2, 3]),
         "types": [torch.bfloat16, torch.device("cuda:1")],
@@ -133,7 +133,7 @@ CONTENTS: dict[str, Any] = {
 @pytest.mark.parametrize("name", CONTENTS)
 @pytest.mark.filterwarnings("ignore:tensors that share only part")
 def test_a_file_holds_what_pytorch_reads_in_it(torch: Any, name: str, legacy: bool) -> None:
-    """Types that PyTorch writes, but does not read, in the old format are compared with what was written."""
+    """In the old format, types that PyTorch writes but does not read are compared with the source."""
     content = CONTENTS[name](torch)
     data = saved(torch, content, legacy=legacy)
     if not (legacy and name == "types"):
@@ -247,7 +247,7 @@ def test_other_views_of_one_memory_are_said(torch: Any, legacy: bool) -> None:
     assert model.aliases == {}
     with pytest.raises(nnr.FormatError, match="'whole', 'part'"):
         nnr.load(data, strict=True)
-    # Parts beside each other share nothing.
+    # Adjacent parts share nothing.
     assert set(nnr.load(saved(torch, {"a": w[:3], "b": w[3:]}), strict=True)) == {"a", "b"}
 
 
@@ -305,7 +305,7 @@ def test_streams(torch: Any) -> None:
     data = saved(torch, {"w": torch.ones(2)})
     model = nnr.load(io.BufferedReader(Pipe(data)))
     assert written(model) == written(nnr.load(data))
-    # What comes from a PyTorch file goes to a stream as one.
+    # A model from a PyTorch file is written to a stream as one.
     file = io.BytesIO()
     nnr.save(model, file)
     assert file.getvalue() == written(model)
@@ -334,7 +334,7 @@ def test_byte_order(torch: Any, order: str) -> None:
 
 
 def test_archives_of_other_programs(torch: Any) -> None:
-    """Without the markers of PyTorch's own, and with members that nothing asks for, of which it is told."""
+    """Archives lack PyTorch's markers and have unused members, which a warning lists."""
     data = saved(torch, {"a": torch.ones(3), "b": torch.zeros(2, 2)})
     drop = {".format_version": None, ".storage_alignment": None, "byteorder": None, ".data/serialization_id": None}
     for changes in ({}, drop):
@@ -432,7 +432,7 @@ def test_a_topology_kept_apart(torch: Any, tmp_path: Path) -> None:
         nnr.decode(nnr.encode({"w": floats(2)}), topology=tmp_path / "x.pt")
 
 
-# ------------------------------------------------------------------------------------------------ what is not carried
+# ------------------------------------------------------------------------------------------------ left-out content
 def sparse(torch: Any) -> Any:
     return torch.eye(3).to_sparse()
 
@@ -460,7 +460,7 @@ def subclass(torch: Any) -> Any:
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_not_carried(torch: Any, make: Any, match: str) -> None:
+def test_content_that_is_left_out(torch: Any, make: Any, match: str) -> None:
     data = saved(torch, {"x": make(torch)})
     with pytest.raises(nnr.FormatError, match=match):
         nnr.load(data)
@@ -508,7 +508,7 @@ def test_any_content(data: st.DataObject) -> None:
     try:
         model = nnr.load(saved(torch, content))
     except nnr.FormatError as error:
-        assert "the name is not possible in a bitstream" in str(error)  # surrogates and zeros
+        assert "the name is empty, contains a zero byte" in str(error)  # surrogates and zeros
         return
     assert same(torch, content, loaded(torch, written(model)))
     if model.topology:
@@ -529,7 +529,7 @@ def test_truncated_everywhere(torch: Any, legacy: bool) -> None:
 
 @cache
 def small_file(legacy: bool) -> bytes:
-    """Save a file; the old format has addresses in it, so that its size varies."""
+    """Save a file; its size varies in the old format, which contains addresses."""
     torch = torch_or_skip()
     return bytes(saved(torch, {"w": torch.ones(2), "n": [1.5, "x"]}, legacy=legacy))
 
@@ -628,7 +628,7 @@ def test_booleans_are_zero_or_one(torch: Any, legacy: bool, tmp_path: Path) -> N
 @pytest.mark.medium
 def test_names_that_no_bitstream_has(torch: Any) -> None:
     for name in ("a\0b", "\ud800"):
-        refused(saved(torch, {"x": {name: torch.ones(1)}}), "the name is not possible in a bitstream")
+        refused(saved(torch, {"x": {name: torch.ones(1)}}), "the name is empty, contains a zero byte")
     refused(saved(torch, {"n" * 5000: torch.ones(1)}), "max_name_bytes")
     refused(saved(torch, {"n" * 30_000_000: [torch.ones(1)] * 1000}), "max_name_bytes")
 

@@ -1,4 +1,4 @@
-"""The description of PyTorch files: what it says of tensors, without PyTorch."""
+"""The description of PyTorch files and its information about tensors, without PyTorch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .torch_support import floats
 
 
 def described(tree_: Any, blocks: Any = None) -> bytes:
-    """The text of any description."""
+    """Return the text of a description."""
     fields = {"nnr_codec.pytorch": 1, "tree": tree_} | ({} if blocks is None else {"blocks": blocks})
     return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -98,7 +98,7 @@ def test_names() -> None:
         b'{"nnr_codec.pytorch":1,"tree":' + b"[" * 100_000,
     ],
 )
-def test_what_is_no_description(data: bytes) -> None:
+def test_invalid_descriptions(data: bytes) -> None:
     with pytest.raises(FormatError):
         description.parse(data)
     assert formats.wiring(Topology("pytorch", data)) == Wiring()
@@ -201,7 +201,7 @@ def test_blocks_are_a_list() -> None:
 
 
 def test_a_foreign_topology_of_that_number() -> None:
-    """Nobody knows what others write; their tensors are read all the same."""
+    """The format of others is unknown; their tensors are still read."""
     for data in (b"some text", b'{"model": 1}', b"\x80\x02."):
         bitstream = nnr.encode(Model({"w": floats(3, 3)}, Topology("pytorch", data)))
         assert nnr.decode(bitstream).topology == Topology("pytorch", data)
@@ -210,7 +210,7 @@ def test_a_foreign_topology_of_that_number() -> None:
 
 @pytest.mark.medium
 def test_decoders_need_no_pytorch() -> None:
-    """Folded batch normalizations are unfolded by the description alone."""
+    """The description suffices to unfold batch normalizations."""
     tensors = {key: floats(*node["tensor"]) + 1 for key, node in STATE["OrderedDict"]}
     data = nnr.encode(Model(tensors, Topology("pytorch", described(STATE, [BLOCK]))), fold_batchnorm=True, qp=-60)
     program = (

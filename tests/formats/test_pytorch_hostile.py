@@ -1,4 +1,4 @@
-"""T39: files that ask for code to be run or for endless work: each raises an error of the package, and nothing runs."""
+"""T39: files that request execution of code or endless work raise an error of the package, and no code runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fixture_torch() -> Any:
 
 
 def legacy(content: bytes) -> bytes:
-    """A file of the old format with this content, and no storages."""
+    """Return a file of the old format with this content and no storages."""
     return LEGACY + b"\x80\x02M\xe9\x03." + b"\x80\x02}." + content + b"\x80\x02]."
 
 
@@ -44,7 +44,7 @@ WRAPPED = pytest.mark.parametrize("wrap", [archive_of, legacy], ids=["zip", "leg
 
 
 def attacks(victim: Path) -> list[Call]:
-    """Calls each of which leaves a file behind."""
+    """Return calls that would each create a file."""
     code = f"open({str(victim)!r}, 'w').close()"
     return [
         Call(os.system, f"touch {victim}"),
@@ -68,13 +68,13 @@ def test_nothing_is_run(tmp_path: Path, wrap: Callable[[bytes], bytes], number: 
     for content in (attack, {"w": attack}, [attack], (attack,), {"state_dict": {"w": [1, attack]}}):
         refused(wrap(pickle.dumps(content, protocol)))
     assert not victim.exists()
-    if number in (1, 2, 6):  # it would have been
+    if number in (1, 2, 6):  # it would have been called
         pickle.loads(pickle.dumps(attack, protocol))
         assert victim.exists()
 
 
 def test_a_metadata_key_that_calls() -> None:
-    """BUILD may set the attributes of an OrderedDict only, and of these only those that are known."""
+    """BUILD may only set known attributes of an OrderedDict."""
     state = b"}" + text("fromkeys") + b"K\1s"
     refused(archive_of(b"\x80\x02ccollections\nOrderedDict\n)R" + state + b"b."), "has attributes besides its keys")
     for target in (b"K\1", b"]", b"}", tensor(4, 0, [4], [1])):
@@ -83,7 +83,7 @@ def test_a_metadata_key_that_calls() -> None:
 
 @pytest.mark.torch
 def test_a_type_that_is_a_part_of_pytorch(torch: Any) -> None:
-    """A whole process: the description of a bitstream names no module that is imported, not even one of PyTorch."""
+    """In a separate process, decoding a description imports none of its modules, not even one of PyTorch."""
     data = description.to_bytes({"dict": [["w", {"tensor": [1]}], ["t", {"dtype": "_dynamo"}]]})
     program = (
         "import io, sys, numpy as np, nnr_codec as nnr\n"
@@ -96,7 +96,7 @@ def test_a_type_that_is_a_part_of_pytorch(torch: Any) -> None:
 
 
 def test_one_text_in_many_places() -> None:
-    """What counts is what it takes in the description, where it may take more."""
+    """The limit applies to the size in the description, which may be larger."""
     data = archive_of(b"\x80\x02](" + text("\u00e9" * 1000) + b"q\0" + b"h\0" * 99 + b"e.")
     assert len(nnr.load(data, limits=Limits(max_topology_bytes=650_000)).topology.data) > 600_000  # type: ignore[union-attr]
     refused(data, "bytes of values in the description", limits=Limits(max_topology_bytes=590_000))
@@ -104,7 +104,7 @@ def test_one_text_in_many_places() -> None:
 
 @pytest.mark.torch
 def test_more_values_than_a_description_may_have(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that could be encoded but not restored."""
+    """Such a file could be encoded but not restored."""
     data = saved(torch, {"w": torch.ones(1), "many": list(range(2000))})
     nnr.load(data)
     monkeypatch.setattr(description, "_MAX_MARKS", 2000)
@@ -116,7 +116,7 @@ def test_a_name_that_python_would_warn_of() -> None:
 
 
 def test_persistent_ids() -> None:
-    """Storages that are none, or lie of their sizes."""
+    """Persistent ids are not storages or have wrong sizes."""
     for asked in (
         text("storage") + b"Q",
         b"K\5Q",
@@ -141,7 +141,7 @@ def test_an_old_file_whose_storages_lie(torch: Any) -> None:
     for numel in (3, 5, 1 << 30, (1 << 63) - 1, 1 << 63):
         refused(data.replace(size, numel.to_bytes(8, "little")), "ends beyond the end|the pickle says")
     for numel in (1 << 30, 1 << 50, (1 << 62) - 1):
-        changed = data.replace(b"K\4N", integer(numel) + b"N")  # as the pickle says it
+        changed = data.replace(b"K\4N", integer(numel) + b"N")  # in the form of the pickle
         assert changed != data
         refused(changed, "the pickle says")
     refused(data[:-1], "ends beyond the end")
@@ -179,7 +179,7 @@ def test_structures_without_end() -> None:
 
 @pytest.mark.torch
 def test_a_compiled_module(torch: Any) -> None:
-    """TorchScript has a pickle where PyTorch looks for one, and code beside it."""
+    """TorchScript has a pickle at the place of PyTorch's, and code beside it."""
     data = rebuilt(
         saved(torch, {"w": torch.ones(1)}), {"constants.pkl": b"x", "code/__torch__.py": b"import os; os.abort()"}
     )
@@ -204,7 +204,7 @@ def test_a_tar_that_begins_as_an_old_file() -> None:
 
 
 def test_reading_imports_nothing_of_the_file(tmp_path: Path) -> None:
-    """A whole process: no module that the pickle names is imported, and PyTorch is not, for a good file too."""
+    """In a separate process, reading imports no module that the pickle names, nor PyTorch, also for a valid file."""
     (tmp_path / "x.pt").write_bytes(archive_of(b"\x80\x02cantigravity\nfly\n."))
     (tmp_path / "y.pt").write_bytes(archive_of(mapping({"w": tensor(2, 0, (2,), (1,))}), {"0": bytes(8)}))
     program = (
@@ -217,7 +217,7 @@ def test_reading_imports_nothing_of_the_file(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["0.0 0.0", "refused set()"]
 
 
-def test_extents_beside_a_zero_are_those_of_an_array() -> None:
+def test_extents_beside_a_zero_fit_an_array() -> None:
     view = archive_of(mapping({"w": tensor(0, 0, (0, 1 << 62, 1 << 62), (1, 1, 1))}), {"0": b""})
     refused(view, "exceeds the largest possible array")
     small = archive_of(mapping({"w": tensor(0, 0, (0, 3, 4), (12, 4, 1))}), {"0": b""})
@@ -230,11 +230,11 @@ DEVICE = b"\x80\x02ctorch\ndevice\n"
 
 @pytest.mark.parametrize("name", [b")q\0" + b"h\0\x86q\0" * 26, b")" + b"\x85" * 100_000], ids=["shared", "deep"])
 def test_the_name_of_a_device_is_a_text_before_it_is_written_out(name: bytes) -> None:
-    refused(archive_of(DEVICE + name + b"K\0\x86R."), "a device has no name")
+    refused(archive_of(DEVICE + name + b"K\0\x86R."), "a device has an invalid name or index")
 
 
 def test_strides_of_extents_of_1_do_not_matter_to_ties() -> None:
-    prime = (1 << 61) - 1  # of whose multiples Python's hashes are equal
+    prime = (1 << 61) - 1  # whose multiples have equal hashes in Python
     content = {f"t{k}": tensor(1, 0, [1] * 8, [k * prime] * 8) for k in range(4)}
     model = nnr.load(archive_of(mapping(content), {"0": b"\0" * 4}))
     assert dict(model.aliases) == dict.fromkeys(("t1", "t2", "t3"), "t0")
@@ -279,4 +279,4 @@ def test_empty_tensors_lie_anywhere() -> None:
 
 def test_surrogate_pairs_are_refused() -> None:
     pair = "\ud83d\ude00".encode("utf-8", "surrogatepass")
-    refused(archive_of(b"\x80\x02](X" + struct.pack("<I", len(pair)) + pair + b"e."), "surrogate pair")
+    refused(archive_of(b"\x80\x02](X" + struct.pack("<I", len(pair)) + pair + b"e."), "two surrogate code points")

@@ -27,7 +27,7 @@ NAMES = ["digits_cnn", "digits_cnn_named", "resnet20_cifar10", pytest.param("res
 
 
 def digits(torch: Any, *, named: bool) -> Any:
-    """The network of digits, whose layers have numbers or names."""
+    """Return the network of digits, whose layers have numbers or names."""
     nn = torch.nn
     first = [nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)]
     second = [nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)]
@@ -40,7 +40,7 @@ def digits(torch: Any, *, named: bool) -> Any:
 
 
 def resnet(torch: Any, depth: int) -> Any:
-    """A ResNet for CIFAR-10, whose shortcuts have no parameters."""
+    """Return a ResNet for CIFAR-10, whose shortcuts have no parameters."""
     nn, functional = torch.nn, torch.nn.functional
 
     class Basic(nn.Module):  # type: ignore[misc]
@@ -75,7 +75,7 @@ def resnet(torch: Any, depth: int) -> Any:
 
 @dataclass
 class Case:
-    """A model that was trained: its file, the network with what is in it, and inputs for it."""
+    """Trained model: its file, the network with its parameters, and inputs."""
 
     torch: Any
     path: Path
@@ -83,7 +83,7 @@ class Case:
     images: Any
 
     def scores(self, state: Any) -> Any:
-        """The outputs for all images with this state."""
+        """Return the outputs for all images with this state."""
         network = copy.deepcopy(self.network)
         network.load_state_dict(state)
         return self.outputs(network)
@@ -107,7 +107,7 @@ def fixture_case(request: pytest.FixtureRequest) -> Case:
 
 
 def decided(one: Any, other: Any) -> float:
-    """The share, in percent, of equal decisions."""
+    """Return the share of equal decisions in percent."""
     return 100 * float(np.mean(one.argmax(axis=1) == other.argmax(axis=1)))
 
 
@@ -117,7 +117,7 @@ def snr(one: Any, other: Any) -> float:
 
 
 def test_the_networks_are_right(case: Case) -> None:
-    """They compute what is recorded of the models."""
+    """They compute the recorded outputs of the models."""
     name = case.path.stem.removesuffix("_named")
     with np.load(MODELS / f"{name}.io.npz") as recorded:
         case.images = case.torch.from_numpy(recorded["x"])
@@ -128,7 +128,7 @@ def test_the_networks_are_right(case: Case) -> None:
 
 
 def test_lossless(case: Case, tmp_path: Path) -> None:
-    """Type, order and bits of all that is in the file; the network computes the same bits."""
+    """Type, order and bits of the whole content are equal; the network computes the same bits."""
     nnr.encode_file(case.path, tmp_path / "x.nnr", exact=True)
     nnr.decode_file(tmp_path / "x.nnr", tmp_path / "x.pt")
     restored = case.read(tmp_path / "x.pt")

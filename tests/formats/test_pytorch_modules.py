@@ -1,4 +1,4 @@
-"""Modules of PyTorch: which layers are blocks, and that networks compute the same with what comes back."""
+"""Modules of PyTorch: layers that form blocks, and equal outputs of networks with the restored tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fixture_torch() -> Any:
 
 
 def randomized(torch: Any, module: Any) -> Any:
-    """The module, evaluating, with statistics as if it had been trained."""
+    """Return the module in evaluation mode, with random statistics as after training."""
     with torch.no_grad():
         for layer in module.modules():
             if isinstance(getattr(layer, "running_var", None), torch.Tensor):
@@ -40,7 +40,7 @@ def randomized(torch: Any, module: Any) -> Any:
 
 
 def residual(torch: Any) -> Any:
-    """A small network with all that those of images have."""
+    """Return a small network with all layer types of image networks."""
     nn, functional = torch.nn, torch.nn.functional
 
     class Layer(nn.Module):  # type: ignore[misc]
@@ -67,7 +67,7 @@ def residual(torch: Any) -> Any:
         def forward(self, x: Any) -> Any:
             x = self.layers(functional.relu(self.bn(self.stem(x))))
             x = self.ubn(self.up(self.gbn(self.grouped(x))))
-            both = self.both(x)  # which something else needs as well
+            both = self.both(x)  # which another layer needs as well
             x = functional.adaptive_avg_pool2d(self.bbn(both) + both, 1).flatten(1)
             return self.head(functional.relu(self.fbn(self.fc(x))))
 
@@ -80,7 +80,7 @@ def blocks(model: Model) -> dict[str, Block]:
 
 
 def joins(module: Any, *inputs: Any) -> set[tuple[str, str]]:
-    """The layers that are joined."""
+    """Return the layers that are joined."""
     found = blocks(from_module(module, inputs or None)).values()
     return {(block.weight[:-7], str(block.gamma)[:-7]) for block in found if block.gamma}
 
@@ -141,13 +141,13 @@ def test_outputs(torch: Any, options: dict[str, Any], error: float) -> None:
     if options.get("fold_batchnorm"):
         assert restored.bn.running_mean.abs().max() == 0
         assert float(restored.bn.running_var[0]) == pytest.approx(1 - 1e-5)
-        # What is not joined stays as it is.
+        # Layers that are not joined are unchanged.
         assert restored.bbn.running_mean.abs().max() > 0
         assert len(data) < len(nnr.encode(from_module(network), **{**options, "fold_batchnorm": False}))
 
 
-def test_folding_keeps_apart_what_is_used_twice(torch: Any) -> None:
-    """Had it been joined, the outputs would be others."""
+def test_folding_excludes_layers_that_are_used_twice(torch: Any) -> None:
+    """Joining it would change the outputs."""
     network, x = residual(torch), torch.randn(2, 3, 16, 16)
     model = from_module(network)
     folded = nnr.folded(model, fold_batchnorm=True)
@@ -160,7 +160,7 @@ def test_folding_keeps_apart_what_is_used_twice(torch: Any) -> None:
 
 # ------------------------------------------------------------------------------------------------ joins, and none
 def custom(torch: Any, forward: Callable[..., Any], **layers: Any) -> Any:
-    """A module of layers and what it does."""
+    """Return a module of layers with this forward function."""
 
     class Custom(torch.nn.Module):  # type: ignore[misc, name-defined]
         pass
@@ -219,7 +219,7 @@ def reused(self: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("forward", [twice, returned, between, summed, used, norm_used])
-def test_what_is_not_joined(torch: Any, forward: Callable[..., Any]) -> None:
+def test_layers_that_are_not_joined(torch: Any, forward: Callable[..., Any]) -> None:
     assert joins(pair(torch, forward)) == set()
 
 
@@ -268,7 +268,7 @@ def test_layers_that_are_changed(torch: Any) -> None:
 
 
 def test_vectors_and_sequences(torch: Any) -> None:
-    """BatchNorm1d normalizes the second dimension, which of sequences of vectors is not that of the outputs."""
+    """BatchNorm1d normalizes the second dimension, which for sequences of vectors is not the output dimension."""
     nn = torch.nn
     module = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
     assert joins(module) == set()
@@ -310,14 +310,14 @@ def test_modules_that_cannot_be_traced(torch: Any) -> None:
         return self.odd(self.body[1](y) + y)
 
     layers = {"odd": Odd(), "body": nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))}
-    # Whether the sequence is called as such, only inputs show.
+    # Only inputs show whether the sequence is called as such.
     assert joins(custom(torch, whole, **layers)) == set()
     assert joins(custom(torch, whole, **layers), x) == {("body.0", "body.1")}
     assert joins(custom(torch, parts, **layers), x) == set()
 
 
 def test_an_argument_that_may_be_none(torch: Any) -> None:
-    """What a trace shows is one of the ways through a module."""
+    """A trace shows one of several paths through a module."""
     nn = torch.nn
 
     class Network(nn.Module):  # type: ignore[misc]
@@ -358,7 +358,7 @@ def test_a_module_with_many_arguments_that_may_be_none(torch: Any) -> None:
 
 
 def test_values_that_a_type_does_not_have(torch: Any) -> None:
-    """Nothing becomes another integer, and nothing vanishes."""
+    """No integer changes, and no value is lost."""
     module = torch.nn.Module()
     for name, dtype in (("flag", torch.bool), ("small", torch.int8), ("large", torch.uint64)):
         module.register_buffer(name, torch.zeros(1, dtype=dtype))
@@ -415,7 +415,7 @@ def test_the_model_has_the_memory_of_the_module(torch: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float64"])
-def test_types_are_those_of_the_module(torch: Any, name: str) -> None:
+def test_types_equal_the_module(torch: Any, name: str) -> None:
     module = torch.nn.Linear(3, 2).to(getattr(torch, name))
     data = nnr.encode(from_module(module), exact=True)
     for target in (module, torch.nn.Linear(3, 2)):
@@ -443,6 +443,15 @@ def test_states_that_do_not_fit(torch: Any) -> None:
     assert same(torch, dict(before), dict(module.state_dict()))
     load_state(module, {"weight": floats(1, 3), "more": floats(1)}, strict=False)
     assert module.weight.tolist() == [0, 1, 2]
+
+
+def test_a_state_may_be_views_of_the_module(torch: Any) -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    arrays = {name: value.numpy() for name, value in network.state_dict().items()}
+    swap = {name: ("1" if name[0] == "0" else "0") + name[1:] for name in arrays}
+    load_state(network, {name: arrays[swap[name]] for name in arrays})
+    assert all(torch.equal(network.state_dict()[name], before[swap[name]]) for name in before)
 
 
 def test_a_state_with_something_else(torch: Any) -> None:

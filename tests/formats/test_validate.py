@@ -1,4 +1,4 @@
-"""What NNEF models may not be: rules of their files, each by a model that breaks it alone, and all models at hand."""
+"""Rules of NNEF models: for each rule of their files a model that breaks only this rule, and all available models."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
-from nnr_codec.formats.nnef.rules import MOST, RULES
+from nnr_codec.formats.findings import MOST
+from nnr_codec.formats.nnef.rules import RULES
 
 from ..shared import SHARED, needs_shared
 from .support import SYNTHETIC, dat, graph_text, minimal, regular, tar_bytes, write_folder
 from .test_check import BROKEN
+from .test_shapes import BROKEN as SHAPES
 
 pytestmark = pytest.mark.medium
 
@@ -30,7 +32,7 @@ _VARIABLE = b"v0 = variable<scalar>(shape = [1, 2], label = 'a/w');"
 def model(
     changes: dict[str, bytes | None] | None = None, replace: tuple[bytes, bytes] = (b"", b"")
 ) -> dict[str, bytes]:
-    """The smallest model with other files, or with other text in its graph."""
+    """Return the smallest model with other files, or with other text in its graph."""
     files = minimal()
     files["graph.nnef"] = files["graph.nnef"].replace(*replace)
     for name, data in (changes or {}).items():
@@ -42,7 +44,7 @@ def model(
 
 
 def second(text: bytes, **files: bytes) -> dict[str, bytes]:
-    """The smallest model with another variable in line 6, and more files."""
+    """Return the smallest model with another variable in line 6, and more files."""
     return {**model(replace=(_VARIABLE, _VARIABLE + b"\n    " + text)), **files}
 
 
@@ -51,12 +53,12 @@ def archive(files: dict[str, bytes]) -> bytes:
 
 
 def quantized(data: bytes) -> bytes:
-    """A tensor file with items of type 3."""
+    """Return a tensor file with items of type 3."""
     return data[:48] + b"\3" + data[49:]
 
 
 _QUANT = "graph.quant"
-#: Broken rules, the model, and the place of the finding.
+#: Broken rules, the model, and the position of the finding.
 FILES: list[tuple[str, dict[str, bytes], tuple[str, int, int]]] = [
     ("text", model(replace=(b"graph g", b"# \xff\ngraph g")), ("graph.nnef", 0, 0)),
     ("text", model({_QUANT: b"\0"}), (_QUANT, 0, 0)),
@@ -74,7 +76,7 @@ FILES: list[tuple[str, dict[str, bytes], tuple[str, int, int]]] = [
     ("data-missing", model({"a/w.dat": None, "b.dat": dat(_WEIGHT)}), ("a/w.dat", 0, 0)),
     ("data-file", model({"a/w.dat": dat(_WEIGHT)[:-1]}), ("a/w.dat", 0, 0)),
     ("data-file", model({"a/w.dat": b"\0" * 200}), ("a/w.dat", 0, 0)),
-    ("data-file", model({"a/w.dat": dat(_WEIGHT)[:50] + b"TR" + dat(_WEIGHT)[52:]}), ("a/w.dat", 0, 0)),
+    ("vendor-data", model({"a/w.dat": dat(_WEIGHT)[:50] + b"TR" + dat(_WEIGHT)[52:]}), ("a/w.dat", 0, 0)),
     ("data-shape", model({"a/w.dat": dat(_WEIGHT.T)}), ("a/w.dat", 0, 0)),
     ("data-type", model({"a/w.dat": dat(np.array([[True, False]]))}), ("a/w.dat", 0, 0)),
     (
@@ -122,7 +124,8 @@ def test_each_rule_is_found_alone(
 
 
 def test_every_rule_is_tried() -> None:
-    assert {rule for rule, _ in BROKEN} | {rule for rule, _, _ in FILES} == set(RULES)
+    tried = {rule for rule, _ in BROKEN} | {rule for rule, _, _ in FILES} | {rule for rule, _, _ in SHAPES}
+    assert tried == set(RULES)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +159,7 @@ def test_the_text_alone(tmp_path: Path) -> None:
 
 
 def test_all_files_are_looked_at(tmp_path: Path) -> None:
-    """One mistake hides no other one, but for syntax errors."""
+    """All faults except syntax errors are reported together."""
     folder = write_folder(
         tmp_path / "m",
         {
@@ -196,8 +199,8 @@ def test_links_are_no_tensor_files(tmp_path: Path) -> None:
     [
         (archive({"x/graph.nnef": b""}), "graph.nnef is missing; found only 'x/graph.nnef'"),
         (gzip.compress(archive(minimal()))[:-9], "gzip stream is damaged"),
-        (b"\0\3\x80", "not an NNEF model"),
-        (b"", "not an NNEF model"),
+        (b"\0\3\x80", "not an NNEF, SkriptND or OpenVINO model"),
+        (b"", "not an NNEF, SkriptND or OpenVINO model"),
     ],
 )
 def test_broken_containers_are_errors(data: bytes, message: str) -> None:
@@ -220,8 +223,8 @@ def test_limits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_hostile_models_cost_no_more_than_their_files(same: bool) -> None:
-    """Looking for the place of each variable from where the line begins would take minutes."""
+def test_hostile_models_take_linear_time(same: bool) -> None:
+    """Searching the column of each variable from the start of its line would take minutes."""
     blanks, count = 8 << 20, 10_000
     lines = (f"v{k} = variable(shape = [{k + 1}], label = 'w{0 if same else k}');" for k in range(count))
     text = (
@@ -235,7 +238,7 @@ def test_hostile_models_cost_no_more_than_their_files(same: bool) -> None:
 
 
 def test_spellings_of_one_label_have_one_type() -> None:
-    """Bytes of other types are other data, for a reader and here."""
+    """Items of different types have different bytes, for readers and here."""
     files = second(b"v2 = variable<scalar>(shape = [1, 2], label = 'A/W');", **{_QUANT: _ENTRY})
     data = dat(np.array([[1, 2]], np.int8), "scalar")
     files |= {"a/w.dat": data, "A/W.dat": data}
@@ -256,7 +259,7 @@ def loads(source: Path) -> bool:
     return True
 
 
-#: What is found in our own models; the text files that say what they are for are files of vendors.
+#: Findings in the project's models; the text files that describe them count as files of vendors.
 _SYNTHETIC = {
     "compositional": {"extension-name": 1},
     "dtype_conflict": {"data-type": 1},
@@ -278,9 +281,9 @@ def test_our_own_models(name: str) -> None:
 _HARNESS = "nnef_corpus/sonos_tract/harness"
 _TRACT = f"{_HARNESS}/nnef-test-cases"
 _KHRONOS = "nnef_corpus/khronos_nnef_tools_final_v1.0/parser/cpp/examples"
-# A fragment that tract writes, with strings where tensors are declared.
+# A fragment written by tract, with strings where tensors are declared.
 _PROPERTIES = "expression-type fragment-extension mixed-tuple operator-extension result-type"
-#: Violations and warnings in models of others, and how many where it is more than one.
+#: Violations and warnings in public models, with their number if more than one.
 _FOUND = {
     "operator-extension": [f"{_TRACT}/cmp-operators", f"{_TRACT}/non_zero_two_nodes", f"{_TRACT}/submodel"],
     "identifier-tensor operator-extension": [
@@ -290,13 +293,14 @@ _FOUND = {
     "identifier-tensor:2 operator-extension": [f"{_TRACT}/submodel/nnet1.nnef.tar"],
     "identifier-tensor:3 operator-extension use-before-assignment": [f"{_TRACT}/pulse-sync-inputs-multi-delay"],
     "argument-type single-assignment use-before-assignment": [f"{_TRACT}/slice-of-static-with-streaming-size"],
-    "data-file": [f"{_TRACT}/q40_linear_followed_slice"],
     "fragment-extension": [f"{_TRACT}/scan-body-stream-drift"],
     _PROPERTIES: [
         *(f"{_TRACT}/sdpa/simple-{name}" for name in ("causal-f32", "f16", "mask-f32", "non-causal-f32", "scale-f32")),
         *(f"{_TRACT}/test_{name}/model.nnef.tgz" for name in ("all_reduce", "any_reduce", "manage_gru_states")),
-        f"{_TRACT}/softmax/softmax-quant/expected",
     ],
+    # Dimension 3 of three dimensions.
+    "axis-range": [f"{_TRACT}/softmax/softmax-quant/model"],
+    f"axis-range {_PROPERTIES}": [f"{_TRACT}/softmax/softmax-quant/expected"],
     f"{_PROPERTIES} quant-missing": [f"{_TRACT}/scatter-nd-block"],
     f"{_PROPERTIES} identifier-tensor:2": [f"{_TRACT}/submodel/nnet2"],
     f"{_PROPERTIES} identifier-tensor single-assignment": [f"{_TRACT}/gru-epilogue"],
@@ -312,7 +316,7 @@ _FOUND = {
     "argument-type:2 extension-name operator-extension use-before-assignment": [
         f"{_HARNESS}/pulse-multi-axis/ex13-padmask-broadcast-transpose"
     ],
-    # The fragments of these are in a file of their own.
+    # The fragments of these models are in a separate file.
     "operation-known:11": [f"{_KHRONOS}/alexnet_comp.txt"],
     "operation-known:5 operator-extension": [f"{_KHRONOS}/vgg19_comp.txt"],
     "extension-name operation-known:16": [f"{_KHRONOS}/googlenet_comp.txt"],

@@ -1,4 +1,4 @@
-"""What the tests of PyTorch files share: PyTorch, where it is installed, and files that it would not write."""
+"""Support of the tests of PyTorch files: PyTorch, if it is installed, and files that it would not write."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from nnr_codec.model import Model
 
 
 def pytorch() -> Any:
-    """PyTorch, seeded; skips without it."""
+    """Return PyTorch, seeded; skip the test without it."""
     torch: Any = pytest.importorskip("torch", reason="the package torch (extra 'torch') is not installed")
     torch.manual_seed(0)
     return torch
 
 
 def saved(torch: Any, content: object, *, legacy: bool = False) -> bytes:
-    """The file that ``torch.save`` writes."""
+    """Return the file that ``torch.save`` writes."""
     file = io.BytesIO()
     torch.save(content, file, _use_new_zipfile_serialization=not legacy)
     return file.getvalue()
 
 
 def loaded(torch: Any, data: bytes) -> Any:
-    """What PyTorch reads in a file."""
+    """Return the content of a file as read by PyTorch."""
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
 def written(model: Model) -> bytes:
-    """The file that we write."""
+    """Return the file as written by nnr_codec."""
     file = io.BytesIO()
     nnr.save(model, file, format="pytorch")
     return file.getvalue()
 
 
 def same(torch: Any, one: Any, other: Any) -> bool:
-    """Whether two contents are equal in types, order and bits; which tensors are one, is not asked."""
+    """Return whether two contents are equal in types, order and bits; ties are not compared."""
     if isinstance(one, torch.Tensor):
         if type(one) is not type(other) or one.dtype != other.dtype or one.shape != other.shape:
             return False
@@ -70,7 +70,7 @@ def same(torch: Any, one: Any, other: Any) -> bool:
 
 
 def rebuilt(data: bytes, changes: Mapping[str, bytes | None], *, method: int = zipfile.ZIP_STORED) -> bytes:
-    """An archive with other members, or without those that are None; names are without the first folder."""
+    """Return an archive with other members, without members that are None; names exclude the first folder."""
     file, found = io.BytesIO(), zipfile.ZipFile(io.BytesIO(data))
     root = found.namelist()[0].partition("/")[0]
     members = {name.removeprefix(f"{root}/"): found.read(name) for name in found.namelist()} | dict(changes)
@@ -82,14 +82,14 @@ def rebuilt(data: bytes, changes: Mapping[str, bytes | None], *, method: int = z
 
 
 def pickle_of(data: bytes) -> bytes:
-    """The pickle in an archive."""
+    """Return the pickle in an archive."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("data.pkl"))
         return archive.read(name)
 
 
 def archive_of(pickle: bytes, storages: Mapping[str, bytes] | None = None) -> bytes:
-    """An archive of a pickle and the bytes of storages."""
+    """Return an archive of a pickle and the bytes of storages."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, content in {"data.pkl": pickle, "version": b"3\n", "byteorder": b"little"}.items():
@@ -100,36 +100,36 @@ def archive_of(pickle: bytes, storages: Mapping[str, bytes] | None = None) -> by
 
 
 def text(value: str) -> bytes:
-    """The opcode of a text."""
+    """Return the opcode of a text."""
     data = value.encode()
     return b"X" + struct.pack("<I", len(data)) + data
 
 
 def integer(value: int) -> bytes:
-    """The opcode of an integer."""
+    """Return the opcode of an integer."""
     data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
     return b"\x8a" + bytes([len(data)]) + data
 
 
 def storage(numel: int, key: str = "0", kind: str = "FloatStorage") -> bytes:
-    """Opcodes that ask for a storage."""
+    """Return opcodes that request a storage."""
     return b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text("cpu") + integer(numel) + b"tQ"
 
 
 def tensor(numel: int, offset: int, shape: Sequence[int], stride: Sequence[int], key: str = "0") -> bytes:
-    """Opcodes of a tensor, whatever the numbers are."""
+    """Return opcodes of a tensor, whatever the numbers are."""
     sizes = [b"(" + b"".join(map(integer, values)) + b"t" for values in (shape, stride)]
     arguments = storage(numel, key) + integer(offset) + sizes[0] + sizes[1] + b"\x89ccollections\nOrderedDict\n)R"
     return b"ctorch._utils\n_rebuild_tensor_v2\n(" + arguments + b"tR"
 
 
 def mapping(content: Mapping[str, bytes]) -> bytes:
-    """A pickle of a dict by name."""
+    """Return a pickle of a dict by name."""
     return b"\x80\x02}(" + b"".join(text(key) + value for key, value in content.items()) + b"u."
 
 
 def refused(data: bytes, match: str | None = None, **options: Any) -> str:
-    """The message with which a file is refused: one line, and no warning beside it."""
+    """Return the message with which a file is rejected: one line, without a warning."""
     with pytest.raises((FormatError, nnr.LimitError), match=match) as caught:
         nnr.load(data, **options)
     assert "\n" not in str(caught.value)
@@ -137,7 +137,7 @@ def refused(data: bytes, match: str | None = None, **options: Any) -> str:
 
 
 def floats(*shape: int) -> Any:
-    """Numbers in order."""
+    """Return ascending floats."""
     return np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
 
 

@@ -1,26 +1,26 @@
-"""All ways of decoding agree on an input: they give the same model bit for bit, or all of them refuse.
+"""All ways of decoding agree on an input: they return the same model bit for bit, or all of them reject it.
 
 These are compared:
 
 - `decode` of bytes, of a seekable file, and, for some inputs, of a path, in two threads and by `NnrFile.deferred`: the
   same model, the same error with the same message, the same warnings;
-- `open`: it refuses with the error of `decode`, or ``file[name]`` and the rows put together are those of `decode`;
+- `open`: it raises the error of `decode`, or ``file[name]`` and the joined rows equal the tensors of `decode`;
 - `NnrFile.decode` with a state, bitstream by bitstream, `StreamDecoder` in chunks of any size, `UpdateDecoder`;
-- `verify`: nothing is in the way of decoding what decodes, and there is a violation where decoding refuses.
+- `verify`: no finding prevents decoding of a bitstream that decodes, and a rejected one has a violation.
 
 Only these differences are legitimate:
 
-- `open` decodes nothing. What is damaged, too much in all, missing or unlike the topology is refused by `decode` alone:
-  a tensor that it concerns has the same error, and other tensors can be read. It warns with the first tensor, if any.
-- `rows` starts at entry points, so it may report a different error when a tensor has several.
-- `decode` knows no state. It takes an update that names another bitstream or payload, which who has a state refuses.
-- `decode` takes one bitstream. Where others follow, `StreamDecoder` is compared with each of them, one after another.
-  Behind others, an input that does not begin with an NNR_STR is a part of the bitstream before.
-- `StreamDecoder` gives each tensor when it is complete, and not in the order of the model.
-- `UpdateDecoder` adds zeros for tensors that are left out; these are not compared.
-- Readers that look at all headers first find another error than those that read in order. So only whether there is one
-  is compared with `StreamDecoder`.
-- `verify` finds masks that are not applied, of which decoders warn. Of missing tensors it may only warn.
+- `open` decodes nothing. Only `decode` rejects damaged or missing tensors, exceeded totals and topology mismatches: an
+  affected tensor has the same error, and other tensors are readable. `open` warns with the first tensor, if any.
+- `rows` starts at entry points, so it may report a different error if a tensor has several.
+- `decode` has no state. It accepts an update that names another bitstream or payload; readers with a state reject it.
+- `decode` accepts one bitstream. If others follow, `StreamDecoder` is compared with each of them, one after another.
+  After others, an input that does not begin with an NNR_STR is a part of the bitstream before.
+- `StreamDecoder` yields each tensor when it is complete, and not in the order of the model.
+- `UpdateDecoder` adds zeros for omitted tensors; these are not compared.
+- Readers that read all headers first find another error than readers that decode in order. Therefore only the existence
+  of an error is compared with `StreamDecoder`.
+- `verify` reports masks that are not applied, for which decoders warn. It may report missing tensors as a warning.
 - Decoders accept an update whose base_model_id starts a new sequence. `verify` may report it as out of order.
 """
 
@@ -65,7 +65,7 @@ LIMITS = replace(
     max_total_bytes=4 << 20,
 )
 
-#: One of so many inputs is decoded by threads and from a path; one of so many comes byte by byte.
+#: Inverse shares of inputs that threads decode, also from a path, and of inputs that arrive byte by byte.
 THREADS, BYTES = 64, 32
 
 _LACKS_TOPOLOGY = "it has no NNR_TPL"
@@ -87,7 +87,7 @@ def facts(model: Model) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result or error of one way of decoding, and its warnings."""
+    """Result or error of one way of decoding, and its warnings."""
 
     result: Any = None
     error: NnrError | None = None
@@ -95,7 +95,7 @@ class Outcome:
 
     @classmethod
     def of(cls, call: Callable[[], Any]) -> Outcome:
-        """Call a way; whatever else it raises, and other warnings, are findings."""
+        """Call a way; other exceptions and other warnings are findings."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("error")
             warnings.simplefilter("always", PruningWarning)
@@ -107,11 +107,11 @@ class Outcome:
 
     @property
     def refusal(self) -> tuple[str, str] | None:
-        """The class and the message of the error."""
+        """Class and message of the error."""
         return self.error and (type(self.error).__name__, str(self.error))
 
     def __str__(self) -> str:
-        """In a line."""
+        """Return one line of text."""
         return f"{self.refusal or 'a result'}{', and warnings' if self.warnings else ''}"
 
 
@@ -123,7 +123,7 @@ def same(what: str, one: Outcome, other: Outcome) -> None:
 
 
 def alike(what: str, one: Outcome, other: Outcome) -> None:
-    """The same, but that errors may differ."""
+    """Check that two ways are the same, except that errors may differ."""
     assert (one.error is None) == (other.error is None), f"{what}: {one}, {other}"
     if not one.error:
         same(what, one, other)
@@ -131,7 +131,7 @@ def alike(what: str, one: Outcome, other: Outcome) -> None:
 
 # ------------------------------------------------------------------------------------------------ the ways
 def agree(data: bytes, seed: Seed, rnd: random.Random) -> object:
-    """Decode an input in all ways, and compare; raises the error of `decode` where all refuse."""
+    """Decode an input in all ways, and compare; raise the error of `decode` if all reject it."""
     options = seed.options | {"limits": LIMITS}
     decoded = Outcome.of(lambda: facts(nnr.decode(data, **options)))
     same("of a file", decoded, Outcome.of(lambda: facts(nnr.decode(io.BytesIO(data), **options))))
@@ -187,12 +187,12 @@ def _open(data: bytes, options: dict[str, Any], decoded: Outcome, rnd: random.Ra
 
 
 def _of_the_whole(error: NnrError) -> bool:
-    """True for an error of the whole bitstream: missing tensors, a topology mismatch or an exceeded total."""
+    """Return whether an error concerns the whole bitstream: missing tensors, topology mismatch, exceeded total."""
     return isinstance(error, (FormatError, IncompleteError, LimitError)) or _LACKS_TOPOLOGY in str(error)
 
 
 def _rows(file: nnr.NnrFile, name: str, rnd: random.Random) -> Array:
-    """A tensor put together of its rows."""
+    """Return a tensor joined from its rows."""
     info = file.info[name]
     count = info.shape[info.first_tensor_dimension_shift]
     cut = rnd.randint(0, count)
@@ -204,12 +204,12 @@ def _rows(file: nnr.NnrFile, name: str, rnd: random.Random) -> Array:
 
 # ------------------------------------------------------------------------------------------------ with state
 class Sequence:
-    """Bitstreams one after another, decoded with a state.
+    """Sequence of bitstreams, decoded with a state.
 
     Attributes
     ----------
     outcomes : list of Outcome
-        What each bitstream gives; nothing is decoded after an error.
+        Outcome of each bitstream; nothing is decoded after an error.
     is_clean : bool
         Whether `verify` finds no violation in any of them.
     """
@@ -227,7 +227,7 @@ class Sequence:
         )
 
     def copy(self) -> Sequence:
-        """Another sequence that goes on from here."""
+        """Return another sequence that continues from here."""
         other = copy.copy(self)
         other.outcomes, other._updates = [*self.outcomes], copy.copy(self._updates)
         return other
@@ -265,7 +265,7 @@ class Sequence:
         return Outcome(by_name(tensor for one in self.outcomes for tensor in one.result[0]), None, messages)
 
 
-#: What comes before a seed, by its name.
+#: Bitstreams before a seed, by its name.
 _SEQUENCES: dict[str, Sequence] = {}
 
 
@@ -276,7 +276,7 @@ def _before(seed: Seed, options: dict[str, Any]) -> Sequence:
 
 
 def _with_state(data: bytes, seed: Seed, options: dict[str, Any], decoded: Outcome, rnd: random.Random) -> None:
-    """Compare the ways that keep a state, and `verify`."""
+    """Compare the ways with a state, and `verify`."""
     sequence = _before(seed, options)
     parts = list(_bitstreams(data, options)) if "a second NNR_STR" in str(decoded.error) else [data]
     for part in parts:
@@ -287,7 +287,7 @@ def _with_state(data: bytes, seed: Seed, options: dict[str, Any], decoded: Outco
         same("with a state", last, decoded)
     _verify(data, seed, options, last if len(parts) == 1 else decoded, sequence.is_clean)
     if seed.before and unit_type(memoryview(data)) != NNR_STR:
-        return  # in a stream this is a part of the bitstream before
+        return  # in a stream it belongs to the bitstream before
     whole, expected = b"".join((*seed.before, data)), sequence.expected()
     for size in (rnd.randint(1, len(whole) or 1), *((1, len(whole)) if not rnd.randrange(BYTES) else ())):
         found = Outcome.of(lambda: _stream(whole, size, options))  # noqa: B023
@@ -295,14 +295,14 @@ def _with_state(data: bytes, seed: Seed, options: dict[str, Any], decoded: Outco
 
 
 def _is_follower(data: bytes, error: NnrError | None, options: dict[str, Any]) -> bool:
-    """True if a bitstream is rejected because it refers to another bitstream or to its payload."""
+    """Return whether a bitstream is rejected because it refers to another bitstream or to its payload."""
     return isinstance(error, MissingReferenceError) and (
         "parent_node_payload" in str(error) or nnr.open(data, **options).lineage is not None
     )
 
 
 def _bitstreams(data: bytes, options: dict[str, Any]) -> Iterator[bytes]:
-    """The bitstreams of an input, as far as their units can be told apart; always one."""
+    """Return the bitstreams of an input, as far as units are readable; at least one."""
     trailing = options | {"limits": replace(LIMITS, allow_trailing=True)}
     while True:
         stop = None
@@ -315,7 +315,7 @@ def _bitstreams(data: bytes, options: dict[str, Any]) -> Iterator[bytes]:
 
 
 def _update(data: bytes, decoder: nnr.UpdateDecoder, expected: Outcome) -> None:
-    """Compare the update decoder with what a bitstream gives in its state."""
+    """Compare the update decoder with the outcome of a bitstream in its state."""
     state = decoder.state
     got = Outcome.of(lambda: decoder.decode(data))
     if got.error:
@@ -339,7 +339,7 @@ def _stream(data: bytes, size: int, options: dict[str, Any]) -> object:
 
 
 def by_name(tensors: Iterable[Named]) -> tuple[Named, ...]:
-    """Tensors of one bitstream after another in an order that does not depend on when they come."""
+    """Return tensors of successive bitstreams in an order that does not depend on their arrival."""
     return tuple(sorted(tensors, key=itemgetter(0)))
 
 
@@ -361,7 +361,7 @@ def refusals() -> Iterator[list[NnrError]]:
 
 
 def _is_restart(data: bytes, error: NnrError, options: dict[str, Any]) -> bool:
-    """True if an update is rejected as out of order although its base_model_id starts a new sequence."""
+    """Return whether an update is rejected as out of order although its base_model_id starts a new sequence."""
     if not isinstance(error, MissingReferenceError):
         return False
     lineage = nnr.open(data, **options).lineage
@@ -369,7 +369,7 @@ def _is_restart(data: bytes, error: NnrError, options: dict[str, Any]) -> bool:
 
 
 def _verify(data: bytes, seed: Seed, options: dict[str, Any], outcome: Outcome, is_clean: bool) -> None:
-    """Compare what `verify` says with what decoding gives in the same state."""
+    """Compare the findings of `verify` with the outcome of decoding in the same state."""
     with refusals() as found:
         report = nnr.verify(data, **options, inputs=seed.before)
     if outcome.error is None:

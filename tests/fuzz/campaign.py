@@ -1,7 +1,7 @@
-"""Decodes mutated bitstreams: ``python -m tests.fuzz.campaign --kind structure --seed 1 --count 1000000``.
+"""Decoding of mutated bitstreams: ``python -m tests.fuzz.campaign --kind structure --seed 1 --count 1000000``.
 
-Input number k of a kind and a seed is always the same one for the same corpus. They are tried in parts, and what came
-of a part is a line of JSON in the file of results; a campaign goes on behind the last one. Findings are files.
+The input of a number, kind and seed is always the same for one corpus. Inputs are tried in parts; the results of a part
+are a line of JSON in the file of results, after which a campaign continues. Findings are written to files.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from .results import KINDS, RESULTS, ROOT, Line, done, read
 from .seeds import Seed, corpus, digest
 from .trial import SECONDS, WAYS, Kernel, Memory, attempt, strictly
 
-#: Inputs of one process; then a new one begins, with the memory of the first.
+#: Number of inputs of one process; then a new one begins, with the memory of the first.
 CHUNK = 5000
 
-#: After so much processor time, or so much time at all, an input has hung.
+#: Limits of processor time and wall time, after which an input counts as hanging.
 HANG, STUCK = 20.0, 1800.0
 
-#: How many times as long things may take under the sanitizers.
+#: Factor of time limits with sanitizers.
 SLOWER = 5
 
-#: Findings of one sort that are kept.
+#: Number of findings of one sort that are kept.
 KEPT = 5
 
 
 @dataclass
 class Tally:
-    """What came of a range of inputs; ``slowest`` and ``peak`` with the number of the input."""
+    """Results of a range of inputs; ``slowest`` and ``peak`` have the number of the input."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     ways: Counter[str] = field(default_factory=Counter)
@@ -56,7 +56,7 @@ class Tally:
     findings: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
-        """Take over another one."""
+        """Add another tally."""
         self.outcomes.update(other.outcomes)
         self.ways.update(other.ways)
         self.in_kernel += other.in_kernel
@@ -66,7 +66,7 @@ class Tally:
 
 
 def mutator_of(seeds: Sequence[Seed]) -> Mutator:
-    """A mutator that knows which seeds have payloads that are decoded; what is made once, is made here."""
+    """Return a mutator with the seeds whose payloads are decoded; it is created once."""
     live = []
     with strictly(), Kernel() as counted:
         for number, seed in enumerate(seeds):
@@ -76,12 +76,12 @@ def mutator_of(seeds: Sequence[Seed]) -> Mutator:
 
 
 class Campaign:
-    """A kind of inputs and a seed.
+    """Kind of inputs with a seed.
 
     Parameters
     ----------
     sanitized : bool
-        Whether the extension modules are built with sanitizers, beside which memory cannot be limited or measured.
+        Whether the extension modules are built with sanitizers, with which memory cannot be limited or measured.
     way : str
         The way in which all inputs are read; any of them by default.
     """
@@ -91,12 +91,12 @@ class Campaign:
         self.mutator, self.digest = mutator, digest(mutator.seeds)
 
     def input(self, number: int) -> tuple[Mutant, random.Random]:
-        """Input number ``number``, and the generator that chooses how it is read."""
+        """Return input number ``number``, and the generator that selects the way of reading."""
         rnd = random.Random(f"{self.kind} {self.seed} {number}")
         return self.mutator.mutant(self.kind, rnd), rnd
 
     def run(self, numbers: range, progress: Any = None) -> Tally:
-        """Try some inputs in this process; ``progress`` is an object whose ``value`` tells which one it is."""
+        """Try some inputs in this process; ``progress.value`` is set to the number of the current input."""
         tally = Tally()
         memory = None if self.sanitized else Memory()
         with strictly(), Kernel() as counted:
@@ -120,7 +120,7 @@ class Campaign:
 
 # ------------------------------------------------------------------------------------------------ processes
 def _child(campaign: Campaign, numbers: range, progress: Any, pipe: Any) -> None:
-    """What a process does: try its inputs and hand over the tally."""
+    """Try the inputs of a process, and send the tally."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
@@ -130,7 +130,7 @@ def _child(campaign: Campaign, numbers: range, progress: Any, pipe: Any) -> None
 
 
 class Process:
-    """A process with some inputs, and what it is doing."""
+    """Process with some inputs, and its progress."""
 
     def __init__(self, campaign: Campaign, numbers: range) -> None:
         context = get_context("fork")
@@ -143,7 +143,7 @@ class Process:
         self._at = (numbers.start, time.monotonic(), self._cpu())
 
     def poll(self) -> bool:
-        """Whether it has ended; an input that ends it, or that hangs, is a finding, and another process goes on."""
+        """Return whether it has ended; after an input that crashes or hangs it, another process continues."""
         number, since, cpu = self._at
         if self._progress.value != number:
             self._at = self._progress.value, time.monotonic(), self._cpu()
@@ -172,7 +172,7 @@ class Process:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _lost(self, why: str) -> bool:
-        """Try again what came before the input that is to blame, and go on behind it."""
+        """Repeat the inputs before the one that failed, and continue after it."""
         number = self._progress.value
         self._process.kill()
         self._process.join()
@@ -188,7 +188,7 @@ class Process:
         return True
 
     def stop(self) -> None:
-        """End it."""
+        """Terminate the process."""
         self._process.kill()
         self._process.join()
 
@@ -215,7 +215,7 @@ def part(campaign: Campaign, numbers: range, jobs: int) -> Tally:
 
 # ------------------------------------------------------------------------------------------------ results
 def facts(campaign: Campaign, numbers: range, tally: Tally, commit: str, wall: float) -> Line:
-    """A line of results."""
+    """Return a line of results."""
     return {
         "kind": campaign.kind,
         "sanitized": campaign.sanitized,
@@ -238,7 +238,7 @@ def facts(campaign: Campaign, numbers: range, tally: Tally, commit: str, wall: f
 
 
 class Findings:
-    """Files of what was found; a few of each sort."""
+    """Files of the findings; a few of each sort."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._sorts = folder, Counter[str]()
@@ -264,7 +264,7 @@ def _commit() -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """See the module."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.campaign", description=__doc__)
     parser.add_argument("--kind", choices=KINDS, default="structure")
     parser.add_argument("--seed", type=int, default=1)

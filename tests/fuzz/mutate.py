@@ -1,7 +1,7 @@
-"""Mutated bitstreams, by their structure or by their bytes; the same ones for the same seeds and the same generator.
+"""Mutated bitstreams, by structure or by bytes; they depend only on the seeds and the generator.
 
-By structure: units are taken apart into elements, changed, and written again, as the tables ask for it or not, with
-sizes that fit or not; payloads are coded again by the kernel. Bytes are changed without any knowledge.
+By structure: units are parsed into elements, changed, and written again, with or without following the tables, with
+right or wrong sizes; the kernel codes payloads again. By bytes: changes ignore the structure.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from ..hostile_record import RECORD, mutated
 from . import revise
 from .seeds import STRICT, Seed
 
-#: Bytes of a mutant at most: up to here, decoding has to end within a second.
+#: Maximum bytes of a mutant: up to this size, decoding must end within a second.
 LARGEST = 4096
 
-#: Levels that are coded again, at most.
+#: Maximum number of levels that are coded again.
 MOST_LEVELS = 1500
 
-#: What goes wrong with structures that no table can write.
+#: Errors of structures that no table can write.
 IMPOSSIBLE = (NnrError, ValueError, TypeError, ArithmeticError, AttributeError, LookupError)
 
 
 class Mutant(NamedTuple):
-    """A bitstream, and what it was made of."""
+    """Bitstream with its origin."""
 
     data: bytes
     seed: Seed
 
 
 class Field(NamedTuple):
-    """One coded element of a unit, after nnr_unit_size()."""
+    """Coded element of a unit, after nnr_unit_size()."""
 
     name: str
     kind: str
@@ -74,26 +74,26 @@ class Field(NamedTuple):
 
 @dataclass(slots=True)
 class Piece:
-    """One unit in parts that can be changed.
+    """Unit in parts that can be changed.
 
     Parameters
     ----------
     head : bytes
-        Everything behind nnr_unit_size() that is described by tables.
+        Everything after nnr_unit_size() that tables describe.
     tail : bytes
         The payload of a compressed data unit, or bytes of a unit that cannot be read.
     header, content : Structure or None
-        What ``head`` says, where it can be read.
+        Parsed content of ``head``, if it is readable.
     session : Session
-        What the unit sees.
+        State of the parser before the unit.
     fields : tuple of Field
-        The elements of ``head``, of which there are none when it was written anew.
+        The elements of ``head``; empty if it was written anew.
     long : bool
         Whether nnr_unit_size has 31 bits.
     size : int or None
-        What nnr_unit_size says instead of the truth.
+        Wrong value of nnr_unit_size.
     framed : bool
-        False for bytes that get no nnr_unit_size().
+        False for bytes without nnr_unit_size().
     """
 
     head: bytes
@@ -113,12 +113,12 @@ class Piece:
         return int(self.header.nnr_unit_type) if self.header else -1
 
     def copy(self) -> Piece:
-        """Another one with the same parts."""
+        """Return another piece with the same parts."""
         described = (self.header, self.content, self.fields, self.long, self.size, self.framed)
         return Piece(self.head, self.tail, self.depth, self.session, *described)
 
     def joined(self, inside: bytes = b"") -> bytes:
-        """The bytes of the unit around those that it holds."""
+        """Return the bytes of the unit around the units that it contains."""
         body = self.head + self.tail + inside
         if not self.framed:
             return body
@@ -128,7 +128,7 @@ class Piece:
 
 
 def pieces_of(seed: Seed) -> list[Piece]:
-    """The units of a seed as far as they can be read, and the rest as it is."""
+    """Return the readable units of a seed, and the rest unchanged."""
     events: list[tuple[Any, ...]] = []
     session = session_for(seed.dimensions, seed.topology, STRICT)
     reader = UnitReader(seed.data, STRICT, session, trace=lambda *event: events.append(event))
@@ -164,7 +164,7 @@ def pieces_of(seed: Seed) -> list[Piece]:
 
 
 def private(session: Session) -> Session:
-    """A session that no other one changes."""
+    """Return a session that no other piece changes."""
     session = session.snapshot()
     session.pruned_dimensions = dict(session.pruned_dimensions)
     return session
@@ -181,13 +181,13 @@ def _fields(data: bytes, unit: Unit, events: Iterable[tuple[Any, ...]]) -> Itera
 
 
 class Mutator:
-    """Makes mutants of seeds.
+    """Generator of mutants of seeds.
 
     Parameters
     ----------
     seeds : sequence of Seed
     live : collection of int
-        Numbers of the seeds whose payloads are decoded; most mutants are of these.
+        Numbers of the seeds whose payloads are decoded; most mutants derive from these.
     """
 
     def __init__(self, seeds: Sequence[Seed], live: Sequence[int]) -> None:
@@ -201,11 +201,11 @@ class Mutator:
                     values.append(field.value)
 
     def mutant(self, kind: str, rnd: random.Random) -> Mutant:
-        """A mutant of a kind: ``structure`` or ``bytes``; up to `LARGEST` bytes."""
+        """Return a mutant of a kind: ``structure`` or ``bytes``; up to `LARGEST` bytes."""
         number = rnd.choice(self.live) if rnd.random() < 0.85 else rnd.randrange(len(self.seeds))
         seed, change = self.seeds[number], self._by_structure if kind == "structure" else self._by_bytes
         data = seed.data
-        while data == seed.data:  # what is not changed is no mutant
+        while data == seed.data:  # an unchanged bitstream is not a mutant
             data = change(number, rnd)[:LARGEST]
         return Mutant(data, seed)
 
@@ -225,7 +225,7 @@ class Mutator:
         return assembled(pieces, rnd)
 
     def _revise(self, pieces: list[Piece], rnd: random.Random) -> bool:
-        """Change one element, or two, and what depends on it; of parameter sets also the units that see them."""
+        """Change one or two elements and the elements that depend on them, for parameter sets also in later units."""
         at = rnd.randrange(len(pieces))
         piece = pieces[at]
         if not piece.header:
@@ -244,7 +244,7 @@ class Mutator:
         return True
 
     def _field(self, pieces: list[Piece], rnd: random.Random) -> bool:
-        """Change the bits of one element, and nothing else but alignments."""
+        """Change the bits of one element, and otherwise only alignments."""
         candidates = [piece for piece in pieces if piece.fields]
         if not candidates:
             return False
@@ -267,7 +267,7 @@ class Mutator:
         return True
 
     def _units(self, pieces: list[Piece], rnd: random.Random) -> bool:
-        """Drop, double, swap, borrow or cut a unit, or put some into an aggregate, or one into parts."""
+        """Remove, repeat, swap, borrow or truncate a unit, put some into an aggregate, or split one into parts."""
         at = rnd.randrange(len(pieces))
         piece = pieces[at]
         kind = rnd.randrange(8)
@@ -348,7 +348,7 @@ class Mutator:
             small = ndu(names, [2, 2][: len(dims)], kind=kind, unary=0, **elements)
             if kind == NNR_PT_BLOCK:
                 small.decomposition_rank = small.g_number_of_rows = 2
-            # There is nothing to code of levels that a codebook of one entry has, however many they are.
+            # A codebook of one entry has no coded levels, whatever their number.
             levels = [np.zeros(part.dims, np.int64) for part in parts(small, piece.session)]
             _, payload = code_levels(small, levels, piece.session, qp=rnd.randint(-3, 3))
             unit = NnrUnitHeader(nnr_unit_type=NNR_NDU, independently_decodable_flag=1, detail=header)
@@ -411,7 +411,7 @@ class Mutator:
         return bytes(data)
 
 
-#: How a mutant is changed by structure, and how often.
+#: Ways to change a mutant by structure, with their weights.
 WAYS: tuple[tuple[Callable[[Mutator, list[Piece], random.Random], bool], ...], tuple[int, ...]] = (
     (Mutator._revise, Mutator._field, Mutator._units, Mutator._payload, Mutator._text, Mutator._large),
     (340, 180, 120, 300, 60, 4),
@@ -420,7 +420,7 @@ WAYS: tuple[tuple[Callable[[Mutator, list[Piece], random.Random], bool], ...], t
 
 # ------------------------------------------------------------------------------------------------ parts of it
 def written(header: NnrUnitHeader, content: Structure | None, session: Session) -> bytes:
-    """The bytes of structures, without what an nnr_unit_size() or a payload of bytes adds."""
+    """Return the bytes of structures, without nnr_unit_size() and payload."""
     bits = BitWriter()
     Writer(session, bits).write(header)
     head = bits.getvalue()
@@ -455,7 +455,7 @@ def rewrite(
 
 
 def _carry(pieces: list[Piece], at: int, rnd: random.Random) -> None:
-    """Write the units behind one for what they see now."""
+    """Write the units after one again, for their new session."""
     session = private(pieces[at].session)
     for k in range(at, len(pieces)):
         piece = pieces[k]
@@ -506,7 +506,7 @@ def _code_again(piece: Piece, rnd: random.Random) -> bool:
 
 
 def _side(rnd: random.Random, header: Any, session: Session, part: Any) -> TensorSide:
-    """Flags and ids at random."""
+    """Return random flags and ids."""
     ids = rnd.choices((0, 0, 0, 1, rnd.randint(2, 8)), k=87 + 4 * (header.cabac_unary_length_minus1 + 1))
     skip = int(tensor_syntax(header, session, part).can_skip_rows) and rnd.getrandbits(1)
     history = skip and header.parent_node_id_present_flag and rnd.getrandbits(1)
@@ -533,7 +533,7 @@ def _wrap(pieces: list[Piece], at: int, count: int, rnd: random.Random) -> None:
 
 
 def _split(pieces: list[Piece], at: int, rnd: random.Random) -> None:
-    """Spread a payload over units with partial_data_counter, which may be wrong."""
+    """Distribute a payload over units with partial_data_counter, which may be wrong."""
     piece = pieces[at]
     assert piece.header
     count = rnd.randint(2, 4)
@@ -555,7 +555,7 @@ def _split(pieces: list[Piece], at: int, rnd: random.Random) -> None:
 
 
 def assembled(pieces: Sequence[Piece], rnd: random.Random) -> bytes:
-    """The bytes of all units. Most aggregates are given the count, types and entry points of what they hold."""
+    """Return the bytes of all units. Most aggregates get the count, types and entry points of their units."""
     left = list(reversed(pieces))
     made: list[tuple[int, bytes]] = []
     while left:
@@ -580,7 +580,7 @@ def _level(left: list[Piece], depth: int, rnd: random.Random) -> list[tuple[int,
 
 # ------------------------------------------------------------------------------------------------ bits
 def _bits_of(kind: str, n: int, value: Any) -> str:
-    """The bits of an element; of an Exp-Golomb code at times as many zeros as no limit allows."""
+    """Return the bits of an element; an Exp-Golomb code sometimes gets more leading zeros than any limit permits."""
     if kind == "st":
         data = value.encode("utf-8", "replace") + b"\0"
         return f"{int.from_bytes(data, 'big'):0{8 * len(data)}b}"
@@ -596,7 +596,7 @@ def _bits_of(kind: str, n: int, value: Any) -> str:
 
 
 def packed(fields: Iterable[Field]) -> bytes:
-    """Elements one after another, with alignments where they stand."""
+    """Return elements one after another, with alignments at their positions."""
     bits: list[str] = []
     position = 0
     for field in fields:

@@ -1,4 +1,4 @@
-"""What campaigns have found: ``python -m tests.fuzz.results [FILE ...]``.
+"""Results of campaigns: ``python -m tests.fuzz.results [FILE ...]``.
 
 Adds the lines of these files to benchmarks/results/fuzzing.jsonl, and rewrites the tables of
 docs/explanation/fuzzing.md.
@@ -20,22 +20,22 @@ RESULTS, PAGE = ROOT / "benchmarks" / "results" / "fuzzing.jsonl", ROOT / "docs"
 
 KINDS = {"structure": "by structure", "bytes": "by bytes"}
 
-#: The ways of campaigns in which each input is decoded in all ways, whose results are compared.
+#: The ways of campaigns in which each input is decoded in all ways, with a comparison of the results.
 COMPARED = {"agreement"}
 
-#: Between which lines of the page the tables are.
+#: Lines of the page before and after the tables.
 BEGIN, END = "<!-- python -m tests.fuzz.results -->\n", "<!-- end -->\n"
 
 Line = dict[str, Any]
 
 
 def read(path: Path) -> list[Line]:
-    """The lines of a file of results, if there is one."""
+    """Return the lines of a file of results, if it exists."""
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 def done(lines: Iterable[Line], kind: str, seed: int, sanitized: bool) -> int:
-    """How many inputs have been tried."""
+    """Return the number of tried inputs."""
     key = kind, seed, sanitized
     return max((line["first"] + line["inputs"] for line in lines if _campaign(line) == key), default=0)
 
@@ -45,13 +45,13 @@ def _campaign(line: Line) -> tuple[str, int, bool]:
 
 
 def merged(*files: Iterable[Line]) -> list[Line]:
-    """The lines of all files in order, each part once."""
+    """Return the lines of all files in order, each part once."""
     parts = {(*_campaign(line), line["first"]): line for lines in files for line in lines}
     return [line for _, line in sorted(parts.items(), key=lambda part: (part[0][2], *part[0]))]
 
 
 def tables(lines: Sequence[Line]) -> str:
-    """Results as Markdown: by kind of input, by outcome, and by what reads the input."""
+    """Return results as Markdown: by kind of input, by outcome, and by way of reading."""
     rows = ["| mutated | inputs | seeds | reach the kernel | slowest | largest peak | findings |"]
     rows.append("|---|---:|---|---:|---:|---:|---:|")
     for sanitized, compared in product((False, True), repeat=2):
@@ -92,12 +92,12 @@ def _shares(title: str, key: str, lines: Iterable[Line]) -> list[str]:
 
 
 def page(text: str, lines: Sequence[Line]) -> str:
-    """The page with these results."""
+    """Return the page with these results."""
     return re.sub(f"(?s){re.escape(BEGIN)}.*{re.escape(END)}", lambda _: f"{BEGIN}{tables(lines)}{END}", text)
 
 
 def main(files: Sequence[str]) -> None:
-    """See the module."""
+    """Run the command."""
     lines = merged(read(RESULTS), *(read(Path(file)) for file in files))
     RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     PAGE.write_text(page(PAGE.read_text("utf-8"), lines), "utf-8")

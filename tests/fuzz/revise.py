@@ -1,7 +1,7 @@
-"""Structures read again with other values: the table is walked, what an element decides is decided anew.
+"""Revision of structures: the table is executed again with other values, so that dependent elements follow.
 
-A revision keeps the values of the structure that it starts from, changes one or a few, and invents those that are
-asked for and were not there, so that whatever a changed flag or count brings along is there as well.
+A revision keeps the values of the original structure, changes one or a few, and invents required values that are
+missing, so that all elements that a changed flag or count requires are present.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from nnr_codec.syntax.bitio import NotANumber
 
 S = TypeVar("S", bound=Structure)
 
-#: Values of elements by name, as seeds have them.
+#: Values of elements by name, from the seeds.
 Pool = Mapping[str, Sequence[Any]]
 
-#: Values that one structure asks for at most.
+#: Maximum number of values of one structure.
 MOST = 400
 
-#: Bits of a run at most.
+#: Maximum length of a run in bits.
 MOST_BITS = 16_000
 
 LIMITS = Limits(max_names=MOST, max_units=MOST, max_codebook=MOST)
@@ -37,12 +37,12 @@ STRINGS = (
 
 
 def name_of(path: str) -> str:
-    """The element that a path ends with, without indices."""
+    """Return the element at the end of a path, without indices."""
     return path.rpartition(".")[2].partition("[")[0]
 
 
 def values_of(structure: Structure) -> dict[str, Iterator[Any]]:
-    """The values of each element in the order of their coding; nested structures are values."""
+    """Return the values of each element in the order of their coding; nested structures are values."""
     return {name: iter(_flat(value)) for name, value in structure.present().items()}
 
 
@@ -53,7 +53,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def leaves(structure: Structure) -> int:
-    """How many values a structure has, those of nested ones included."""
+    """Return the number of values of a structure, including nested ones."""
     total = 0
     for value in structure.present().values():
         for item in _flat(value):
@@ -63,7 +63,7 @@ def leaves(structure: Structure) -> int:
 
 # ------------------------------------------------------------------------------------------------ values
 def whole(rnd: random.Random, bits: int, old: int) -> int:
-    """Of at most so many bits: an end of the range, a neighbour, one bit less or more, or any."""
+    """Return a number of at most this many bits: an end of the range, a neighbour, one bit less or more, or any."""
     most = (1 << bits) - 1
     kind = rnd.randrange(10)
     if kind < 5:
@@ -76,7 +76,7 @@ def whole(rnd: random.Random, bits: int, old: int) -> int:
 
 
 def unsigned(rnd: random.Random, k: int, old: int) -> int:
-    """For ue(k): small ones, neighbours, powers of two; rarely what only limits can refuse."""
+    """Return a value for ue(k): small ones, neighbours, powers of two; rarely one that only limits reject."""
     kind = rnd.randrange(12)
     if kind < 4:
         return kind
@@ -92,13 +92,13 @@ def unsigned(rnd: random.Random, k: int, old: int) -> int:
 
 
 def floating(rnd: random.Random, old: float) -> float:
-    """For flt(32): what is special, and the old value or its negation."""
+    """Return a value for flt(32): a special one, the old value or its negation."""
     nan = NotANumber(0x7F800001 | rnd.getrandbits(31))
     return rnd.choice((0.0, -0.0, 1.0, 1e-45, 3e38, float("inf"), float("-inf"), nan, old, -old))
 
 
 def text(rnd: random.Random, old: str) -> str:
-    """For st(v)."""
+    """Return a value for st(v)."""
     kind = rnd.randrange(4)
     if kind == 0 and old:
         at = rnd.randrange(len(old))
@@ -109,7 +109,7 @@ def text(rnd: random.Random, old: str) -> str:
 
 
 def blob(rnd: random.Random, old: bytes) -> bytes:
-    """For bs(v): changed bytes."""
+    """Return a value for bs(v): changed bytes."""
     data = bytearray(old or b"\0")
     for _ in range(rnd.choice((1, 1, 2, 4))):
         at = rnd.randrange(len(data) + 1)
@@ -127,7 +127,7 @@ def blob(rnd: random.Random, old: bytes) -> bytes:
 
 
 def flags(rnd: random.Random, count: int, old: bitarray | None) -> bitarray:
-    """A run of bits."""
+    """Return a run of bits."""
     if old is not None and len(old) == count and count:
         run = bitarray(old)
         run.invert(rnd.randrange(count))
@@ -136,7 +136,7 @@ def flags(rnd: random.Random, count: int, old: bitarray | None) -> bitarray:
 
 
 def another(rnd: random.Random, kind: str, n: int, old: Any) -> Any:
-    """A value of a descriptor in the place of an old one (None: there is none)."""
+    """Return a value of a descriptor that replaces an old one (None: there is none)."""
     if kind in ("u", "f"):
         return whole(rnd, n, int(old or 0))
     if kind == "i":
@@ -154,7 +154,7 @@ def another(rnd: random.Random, kind: str, n: int, old: Any) -> Any:
 
 
 def invented(rnd: random.Random, kind: str, n: int) -> Any:
-    """A value that leads on: counts stay small, flags and reserved bits are mostly 0."""
+    """Return a value that keeps the structure parseable: counts are small, flags and reserved bits mostly 0."""
     if kind in ("u", "f"):
         return int(rnd.random() < 0.4) if n == 1 else rnd.randrange(min(1 << n, rnd.choice((1, 2, 4, 12))))
     if kind in ("i", "ie"):
@@ -170,12 +170,12 @@ def invented(rnd: random.Random, kind: str, n: int) -> Any:
 
 # ------------------------------------------------------------------------------------------------ the reader
 class Source:
-    """Stands in the place of bits: gives old values, changed ones at the chosen places, and invented ones.
+    """Replacement of the bit reader: returns old values, changed ones at the chosen places, and invented ones.
 
     Parameters
     ----------
     places : collection of int
-        Which of the values to change, counted in the order of coding.
+        Indices of the values to change, in the order of coding.
     """
 
     def __init__(self, rnd: random.Random, places: Sequence[int], pool: Pool) -> None:
@@ -205,15 +205,15 @@ class Source:
 
 
 def _fitting(value: Any, kind: str, n: int) -> Any:
-    """The value in the range of its descriptor, which an earlier element may have made narrower."""
+    """Return the value in the range of its descriptor, which an earlier element may have reduced."""
     return int(value) & ((1 << n) - 1) if kind == "u" else value
 
 
 class Reviser(SampleReader):
-    """Reads a structure from a `Source`."""
+    """Reader of a structure from a `Source`."""
 
     def revise(self, old: Structure) -> Structure:
-        """The structure again."""
+        """Return the structure, read again."""
         self.io.old = values_of(old)  # type: ignore[attr-defined]
         return self._walked(type(old), "")
 
@@ -232,10 +232,10 @@ class Reviser(SampleReader):
 
 
 def revise(old: S, session: Session, rnd: random.Random, *, places: Sequence[int] = (), pool: Pool | None = None) -> S:
-    """A structure whose values at ``places`` are others; NnrError when its table or the session refuses them."""
+    """Return a structure with other values at ``places``; raise NnrError if its table or the session rejects them."""
     return Reviser(session, Source(rnd, places, pool or {})).revise(old)  # type: ignore[return-value]
 
 
 def invent(cls: type[S], session: Session, rnd: random.Random) -> S:
-    """A structure of a class, all of it invented."""
+    """Return a structure of a class with invented values."""
     return revise(cls.__new__(cls), session, rnd)

@@ -1,6 +1,6 @@
-"""What mutation starts from: small bitstreams that take every branch of the syntax tables and every coding tool.
+"""Seeds of mutation: small bitstreams that reach every branch of the syntax tables and every coding tool.
 
-``python -m tests.fuzz.seeds`` reads all of them by walking the tables, for measuring which branches that takes.
+``python -m tests.fuzz.seeds`` reads all of them by executing the tables, to measure the reached branches.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from .revise import invent
 
 ROOT = Path(__file__).resolve().parents[2] / "bitstream_vectors"
 
-#: Bytes of a seed at most.
+#: Maximum bytes of a seed.
 LARGEST = 2048
 
 STRICT = Limits.strict()
@@ -65,14 +65,14 @@ STRICT = Limits.strict()
 
 @dataclass(frozen=True)
 class Seed:
-    """A bitstream, valid or not.
+    """Bitstream, valid or not.
 
     Parameters
     ----------
     before : tuple of bytes
         The bitstreams that are decoded before it, with state.
     dimensions, topology
-        What a decoder is told beside it.
+        Further arguments of the decoder.
     """
 
     name: str
@@ -83,13 +83,13 @@ class Seed:
 
     @property
     def options(self) -> dict[str, Any]:
-        """For the functions that read bitstreams."""
+        """Options of the functions that read bitstreams."""
         given = {"topology_dimensions": self.dimensions, "topology": self.topology}
         return {"limits": STRICT, **{name: value for name, value in given.items() if value}}
 
 
 def corpus() -> list[Seed]:
-    """All seeds, each bitstream once."""
+    """Return all seeds, each bitstream once."""
     seen: dict[tuple[bytes, ...], Seed] = {}
     for seed in (*vectors(), *built(), *with_invented_parameters(), *encoded()):
         if 0 < len(seed.data) < LARGEST:
@@ -98,7 +98,7 @@ def corpus() -> list[Seed]:
 
 
 def digest(seeds: Sequence[Seed]) -> str:
-    """What tells a corpus, and what makes mutants of it, from another one."""
+    """Return a digest that identifies a corpus and the code of its mutation."""
     whole = hashlib.sha256()
     for name in ("mutate.py", "revise.py"):
         whole.update(Path(__file__).with_name(name).read_bytes())
@@ -110,7 +110,7 @@ def digest(seeds: Sequence[Seed]) -> str:
 
 # ------------------------------------------------------------------------------------------------ where they are from
 def vectors() -> Iterator[Seed]:
-    """Each bitstream of the vectors, with those before it."""
+    """Return each bitstream of the vectors, with the bitstreams before it."""
     for case in load_cases(ROOT):
         before: list[bytes] = []
         for stream in case.streams:
@@ -124,7 +124,7 @@ SHAPES = ((1,), (7,), (3, 5), (9, 4), (20, 9), (33, 6), (2, 3, 2, 2), (6, 1), (1
 
 
 def built(count: int = 160) -> Iterator[Seed]:
-    """Tensors with all tools of the payload, tool by tool and at random."""
+    """Return tensors with all tools of the payload, tool by tool and at random."""
     for k in range(count):
         yield Seed(f"built-{k}", _built(random.Random(f"seed {k}"), k).data)
     for k in range(20):
@@ -136,7 +136,7 @@ def built(count: int = 160) -> Iterator[Seed]:
 
 
 def _built(rnd: random.Random, k: int) -> Bitstream:
-    """One or two tensors."""
+    """Return one or two tensors."""
     stream = Bitstream().str_(int(rnd.random() < 0.7)).mps(rnd.randrange(8), rnd.randint(-40, 9))
     profile = stream.session.general_profile_idc
     if rnd.random() < 0.2:
@@ -170,7 +170,7 @@ def _built(rnd: random.Random, k: int) -> Bitstream:
 
 
 def _block(rnd: random.Random, dims: list[int], elements: dict[str, Any]) -> tuple[list[str], int]:
-    """Names of the tensors of a block, at least two, and its types."""
+    """Return names of the tensors of a block, at least two, and its types."""
     types = rnd.choice((NNR_CPT_BI, NNR_CPT_LS, NNR_CPT_BN, NNR_CPT_BI | NNR_CPT_LS | NNR_CPT_BN))
     types |= NNR_CPT_DC * rnd.getrandbits(1)
     names = ["g", "h"] if types & NNR_CPT_DC else ["w"]
@@ -185,7 +185,7 @@ def _block(rnd: random.Random, dims: list[int], elements: dict[str, Any]) -> tup
 def _levels(
     rnd: random.Random, header: Any, session: Session, low: int, high: int
 ) -> tuple[list[TensorSide | None], list[Any]]:
-    """Levels of each part, and their flags and ids."""
+    """Return levels of each part, and their flags and ids."""
     sides: list[TensorSide | None] = []
     levels = []
     zeros = rnd.choice((0.0, 0.5, 0.9))
@@ -206,7 +206,7 @@ def _levels(
 
 
 def _update(rnd: random.Random, k: int) -> Seed:
-    """A tensor, and one or two updates of it."""
+    """Return a tensor, and one or two updates of it."""
     dims = list(rnd.choice(SHAPES))
     streams: list[bytes] = []
     for depth in range(rnd.choice((2, 2, 3))):
@@ -226,7 +226,7 @@ def _update(rnd: random.Random, k: int) -> Seed:
 
 
 def with_invented_parameters(count: int = 60) -> Iterator[Seed]:
-    """Random parameter sets and topology units, performance maps and all, and a small tensor behind them."""
+    """Return random parameter sets and topology units, with performance maps, and a small tensor after them."""
     for k in range(count):
         rnd = random.Random(f"invented {k}")
         stream = Bitstream().str_(k & 1).mps()
@@ -260,7 +260,7 @@ def _add_invented(stream: Bitstream, rnd: random.Random) -> None:
 
 
 def encoded() -> Iterator[Seed]:
-    """What the encoder makes of small models, side information included."""
+    """Return bitstreams of the encoder for small models, including side information."""
     for name, tensor in lossless_model().items():
         small = tensor[:6] if tensor.ndim else tensor
         yield Seed(f"exact-{name}", nnr.encode({name: small}, exact=True))
@@ -276,7 +276,7 @@ def encoded() -> Iterator[Seed]:
 
 # ------------------------------------------------------------------------------------------------ reading them all
 def main() -> None:
-    """Walk the tables of each seed as far as it goes; what compiled readers do, nothing measures."""
+    """Execute the tables on each seed as far as possible; compiled readers are not measured."""
     for seed in corpus():
         reader = UnitReader(seed.data, STRICT, Session(seed.dimensions), trace=lambda *event: None)
         with contextlib.suppress(NnrError):

@@ -1,4 +1,4 @@
-"""The comparison of all ways of decoding: it finds nothing in the seeds, and each planted disagreement."""
+"""The comparison of all ways of decoding has no finding for the seeds, and detects each planted disagreement."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def _decodes(seed: Seed) -> bool:
 
 
 def matrix(values: int = 6) -> Seed:
-    """A matrix of ones of which the unit has so many values; it needs six."""
+    """Return a matrix of ones whose unit has this number of values; it needs six."""
     stream = Bitstream().str_().mps()
     payload = np.ones(values, "<f4").tobytes()
     return Seed(f"matrix-{values}", stream.ndu(ndu("w", [2, 3], kind=NNR_PT_RAW_FLOAT), payload=payload).data)
 
 
-def test_what_decodes_and_what_is_refused_agree() -> None:
+def test_decoded_and_rejected_inputs_agree() -> None:
     assert _decodes(matrix())
     assert not _decodes(matrix(5))
     assert not _decodes(Seed("nothing", b"", before=(matrix().data,)))
 
 
 class Chosen(random.Random):
-    """A generator that chooses all that may be left out."""
+    """Generator that selects all optional parts."""
 
     def randrange(self, *_: Any) -> int:
-        """The first of all."""
+        """Return the first number."""
         return 0
 
 
@@ -67,7 +67,7 @@ PLANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {}
 
 
 def plant(name: str) -> Callable[[Callable[[pytest.MonkeyPatch], None]], None]:
-    """Register a disagreement, by the beginning of what is said of it."""
+    """Register a disagreement, by the beginning of its message."""
 
     def register(change: Callable[[pytest.MonkeyPatch], None]) -> None:
         PLANTS[name] = change

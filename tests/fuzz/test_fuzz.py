@@ -1,4 +1,4 @@
-"""Seeds, mutants and campaigns: they are what they should be, find what there is to find, and find nothing."""
+"""Seeds, mutants and campaigns: they have the required properties, detect planted faults, and have no findings."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # of fork
 ]
 
-#: How many mutants of each kind the fast test tries.
+#: Number of mutants of each kind in the fast test.
 COUNT = int(os.environ.get("NNR_MUTANTS", "1500"))
 
 
 @pytest.fixture(scope="module")
 def mutator() -> mutate.Mutator:
-    """That of all seeds."""
+    """Return the mutator of all seeds."""
     return mutator_of(seeds.corpus())
 
 
 def small() -> Campaign:
-    """A campaign with few seeds."""
+    """Return a campaign with few seeds."""
     return Campaign("structure", 5, mutator_of(list(seeds.built(12))))
 
 
@@ -68,7 +68,7 @@ def test_seeds_take_every_branch_of_the_tables(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     run = [sys.executable, "-m", "coverage"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-    # the package that is installed comes before the sources
+    # the installed package precedes the sources
     environment |= {"PYTHONSAFEPATH": "1", "PYTHONPATH": f"{Path(nnr.__file__).parents[1]}{os.pathsep}{root}"}
     for command in (
         [*run, "run", "--branch", f"--include={file}", f"--data-file={data}", "-m", "tests.fuzz.seeds"],
@@ -82,8 +82,8 @@ def test_seeds_take_every_branch_of_the_tables(tmp_path: Path) -> None:
     assert measured["summary"]["covered_branches"] > 100
 
 
-def test_what_is_taken_apart_is_put_together_again(mutator: mutate.Mutator) -> None:
-    """Bit by bit, by fields and by structures; aggregates that say how many units they hold, and hold others, apart."""
+def test_parsed_units_are_assembled_again(mutator: mutate.Mutator) -> None:
+    """Fields and structures are restored bit by bit, also for nested aggregates with a number of units."""
     complete = Counter[bool]()
     for seed in mutator.seeds:
         pieces = mutate.pieces_of(seed)
@@ -124,9 +124,9 @@ def test_mutants_are_decoded_or_refused(
     )
 
 
-# ------------------------------------------------------------------------------------------------ what is found
+# ------------------------------------------------------------------------------------------------ planted faults
 def planted(monkeypatch: pytest.MonkeyPatch, fault: Callable[[], object], every: int = 7) -> None:
-    """Let a fault happen to each input whose length divides by a number."""
+    """Cause a fault for each input whose length is a multiple of a number."""
     intact, inspect = trial.attempt, trial.WAYS["inspect"]
 
     def attempt(mutant: mutate.Mutant, rnd: random.Random, *rest: Any) -> trial.Result:
@@ -140,12 +140,12 @@ def planted(monkeypatch: pytest.MonkeyPatch, fault: Callable[[], object], every:
 
 
 def hurt(campaign: Campaign, numbers: range, every: int = 7) -> list[int]:
-    """The inputs to which it happens."""
+    """Return the inputs with the fault."""
     return [number for number in numbers if len(campaign.input(number)[0].data) % every == 0]
 
 
 def faults() -> dict[str, tuple[Callable[[], object], str]]:
-    """What may happen in a decoder, and what a finding says of it."""
+    """Return possible faults of a decoder, and the text of their findings."""
 
     def warn() -> None:
         np.float32(3e38) * np.float32(10)
@@ -196,7 +196,7 @@ def test_what_takes_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "s of processor time" in tally.findings[0][1]
 
 
-def test_progress_is_told_from_the_first_input_on() -> None:
+def test_progress_is_reported_from_the_first_input_on() -> None:
     progress = get_context("fork").Value("q", 0, lock=False)
     small().run(range(3), progress)
     assert progress.value == 2
@@ -261,12 +261,12 @@ def test_a_campaign_goes_on_where_it_was(
     assert "| by structure | 130 | 5 |" in results.tables(lines)
 
 
-def test_the_page_tells_the_results() -> None:
+def test_the_page_has_the_results() -> None:
     lines, text = results.read(results.RESULTS), results.PAGE.read_text("utf-8")
     assert lines == results.merged(lines)
     assert results.page(text, lines) == text
     for line in lines:
-        for number in line["findings"]:  # what it was, and that it is no more
+        for number in line["findings"]:  # the page names each finding, which is fixed
             assert f"`{line['kind']} {line['seed']} {number}`" in text
         assert sum(line["outcomes"].values()) == sum(line["ways"].values()) == line["inputs"]
         if line["kind"] == "structure":
@@ -275,9 +275,9 @@ def test_the_page_tells_the_results() -> None:
             assert line["slowest"][0] < 1
 
 
-# ------------------------------------------------------------------------------------------------ what was found
+# ------------------------------------------------------------------------------------------------ earlier findings
 def test_constant_tensors_are_compared_once() -> None:
-    """`verify` took 1.6 s for 75 bytes: three tensors of 16 million parameters, all the same by their codebook."""
+    """`verify` took 1.6 s for 75 bytes: three constant tensors of 16 million parameters."""
     from ..builder import Bitstream, codebook, ndu
 
     header = ndu("w", [40, 30], unary=0, codebook_present_flag=1, codebook=codebook([70001], 0))

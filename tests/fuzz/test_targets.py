@@ -12,12 +12,12 @@ from ..soon import soon
 from . import targets
 from .targets import support
 
-#: How many seeds of each target are tried as they are, and how many mutants.
+#: Numbers of unchanged seeds and of mutants for each target.
 SEEDS, MUTANTS = 60, 60
 
 
 def mutant(seed: bytes, rnd: random.Random) -> bytes:
-    """A copy with a few bytes changed, taken out or put in."""
+    """Return a copy with a few bytes changed, removed or inserted."""
     data = bytearray(seed)
     for _ in range(rnd.choice((1, 1, 2, 5))):
         at, kind = rnd.randrange(len(data) + 1), rnd.randrange(4)
@@ -31,7 +31,7 @@ def mutant(seed: bytes, rnd: random.Random) -> bytes:
 
 
 def inputs(name: str) -> Iterator[bytes]:
-    """Seeds of a target in any order, and mutants."""
+    """Return seeds of a target in random order, and mutants."""
     rnd = random.Random(name)
     seeds = list(targets.load(name).seeds())
     yield from rnd.sample(seeds, min(len(seeds), SEEDS))
@@ -54,7 +54,7 @@ def test_every_module_is_a_target() -> None:
     assert modules == {*targets.NAMES, "support"}
 
 
-def test_what_is_not_harmless() -> None:
+def test_outcomes_that_are_findings() -> None:
     with support.harmless():
         raise support.nnr.FormatError("one line")
     for error in (ValueError("x"), support.nnr.FormatError("two\nlines"), RecursionError(), UserWarning("x")):

@@ -1,4 +1,4 @@
-"""One input: which way it is read, what comes of it, and what that costs."""
+"""Trial of one input: the way of reading, the outcome, and the cost."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from .agreement import agree
 from .mutate import Mutant
 from .seeds import STRICT, Seed
 
-#: Processor time that an input may take, seconds.
+#: Processor time limit of an input in seconds.
 SECONDS = 1.0
 
-#: Memory that an input may take: this, and so many times what it declares or what the limits permit.
+#: Memory limit of an input: this, plus a multiple of the declared or permitted size.
 BASE, TIMES = 64 << 20, 2.2
 
-#: Address space of the stacks of two threads, beside that.
+#: Additional address space for the stacks of two threads.
 STACKS = 32 << 20
 
-#: What an error says for want of memory.
+#: Parts of messages about lack of memory.
 NO_MEMORY = "not enough memory"
 
 M_MMAP_THRESHOLD, MMAP_THRESHOLD = -3, 1 << 18
@@ -49,14 +49,14 @@ M_ARENA_MAX = -8
 
 # ------------------------------------------------------------------------------------------------ the ways
 class States:
-    """What is decoded before a seed, once for each; ``payloads`` tells how many payloads that has."""
+    """States before seeds, each decoded once; ``payloads`` is the number of payloads of a seed."""
 
     def __init__(self) -> None:
         self._states: dict[str, nnr.UpdateState] = {}
         self.payloads: dict[str, int] = {}
 
     def prepare(self, seed: Seed, kernel: Kernel) -> None:
-        """Decode what comes before a seed."""
+        """Decode the bitstreams before a seed."""
         if seed.name not in self._states:
             count = kernel.payloads
             decoder = nnr.UpdateDecoder(**seed.options)
@@ -67,7 +67,7 @@ class States:
             self.payloads[seed.name] = kernel.payloads - count
 
     def before(self, seed: Seed) -> nnr.UpdateState:
-        """The state in which a seed is decoded."""
+        """Return the state in which a seed is decoded."""
         return self._states[seed.name].fork()
 
 
@@ -90,7 +90,7 @@ def _decode_in_threads(data: bytes, seed: Seed, rnd: random.Random) -> object:
 
 
 def _decode_in_lanes(data: bytes, seed: Seed, rnd: random.Random) -> object:
-    """With the same tensors or error as scalar code."""
+    """Decode in lanes, with the same tensors or error as scalar code."""
     results: list[dict[str, Any] | NnrError] = []
     for lanes in (no_lanes(), all_in_lanes()):
         try:
@@ -110,7 +110,7 @@ def _decode_in_lanes(data: bytes, seed: Seed, rnd: random.Random) -> object:
 
 
 def _open(data: bytes, seed: Seed, rnd: random.Random) -> object:
-    """Each tensor, and rows of it; what cannot be decoded does not matter to the others."""
+    """Read each tensor, and rows of it; a tensor that cannot be decoded does not affect the others."""
     error: NnrError | None = None
     with nnr.open(data, **seed.options) as file:
         for name, info in file.info.items():
@@ -127,7 +127,7 @@ def _open(data: bytes, seed: Seed, rnd: random.Random) -> object:
 
 
 def _stream(data: bytes, seed: Seed, rnd: random.Random) -> object:
-    """In chunks, at times behind what comes before."""
+    """Decode in chunks, sometimes after the bitstreams before."""
     if rnd.random() < 0.3:
         data = b"".join((*seed.before, data))
     decoder = nnr.StreamDecoder(**seed.options, allow_missing=rnd.random() < 0.5)
@@ -165,7 +165,7 @@ def _verify(data: bytes, seed: Seed, rnd: random.Random) -> object:
     return report
 
 
-#: The ways of reading, and the share of inputs that each has; campaigns of their own have those without one.
+#: The ways of reading with their shares of inputs; ways without a share have separate campaigns.
 WAYS: dict[str, tuple[Way, int]] = {
     "decode": (_decode, 30),
     "decode in lanes": (_decode_in_lanes, 6),
@@ -186,20 +186,20 @@ WAYS: dict[str, tuple[Way, int]] = {
 # ------------------------------------------------------------------------------------------------ the trial
 @dataclass(slots=True)
 class Result:
-    """What came of an input.
+    """Result of an input.
 
     Parameters
     ----------
     outcome : str
         ``valid``, or the name of the NnrError.
     in_kernel : bool
-        Whether the kernel's decoder has begun with a payload of the input.
+        Whether the kernel's decoder has begun a payload of the input.
     seconds : float
         Processor time.
     peak : int
-        Bytes by which the process has grown; 0 where that is not measured.
+        Growth of the process in bytes; 0 if it is not measured.
     problem : str
-        Why it is a finding; empty for nearly all.
+        The reason why it is a finding; empty for nearly all.
     """
 
     way: str
@@ -211,7 +211,7 @@ class Result:
 
 
 class Kernel:
-    """Counts the payloads that decoders begin with; a context in which it does."""
+    """Context that counts the payloads that decoders begin."""
 
     def __init__(self) -> None:
         self.payloads = 0
@@ -230,13 +230,13 @@ class Kernel:
         unit.PayloadDecoder = bins.PayloadDecoder = self._decoder  # type: ignore[misc]
 
 
-#: What was raised where nobody can catch it, as in a destructor.
+#: Exceptions raised where they cannot be caught, as in a destructor.
 UNRAISABLE: list[str] = []
 
 
 @contextlib.contextmanager
 def strictly() -> Iterator[None]:
-    """Warnings are errors, but for the one that tells of masks that are not applied; `UNRAISABLE` is filled."""
+    """Turn warnings into errors, except the one for masks that are not applied; `UNRAISABLE` is filled."""
     hook = sys.unraisablehook
     sys.unraisablehook = lambda found: UNRAISABLE.append(f"{found.exc_value!r} in {found.object!r}")
     try:
@@ -256,18 +256,18 @@ def attempt(
     memory: Memory | None = None,
     way: str = "",
 ) -> Result:
-    """Read a mutant in one of the ways, which may take ``limit`` seconds of processor time, and so much memory."""
+    """Read a mutant in one of the ways, within ``limit`` seconds of processor time and a bound on memory."""
     if not way:
         (way,) = rnd.choices(list(WAYS), [share for _, share in WAYS.values()])
     choices, seed = rnd.getrandbits(32), mutant.seed
     STATES.prepare(seed, kernel)
     others = STATES.payloads[seed.name] if way in ("StreamDecoder", "verify") else 0
     before, room = kernel.payloads, BASE
-    for _ in range(3):  # a machine may stumble; what is slow by itself is slow each time
+    for _ in range(3):  # temporary load can slow down one attempt; slow code is slow in each attempt
         outcome, problem, seconds = _once(WAYS[way][0], mutant, choices, memory.bounded(room) if memory else None)
         if problem and memory and room == BASE:
             room = BASE + int(TIMES * declared(mutant, way))
-            gc.collect()  # what errors of the first attempt hold would count
+            gc.collect()  # otherwise the errors of the first attempt would keep memory
             outcome, problem, seconds = _once(WAYS[way][0], mutant, choices, memory.bounded(room))
         in_kernel, before = kernel.payloads > before + others, kernel.payloads
         if seconds < limit:
@@ -283,7 +283,7 @@ def attempt(
 def _once(
     call: Way, mutant: Mutant, choices: int, bounded: contextlib.AbstractContextManager[None] | None
 ) -> tuple[str, str, float]:
-    """The outcome, the problem, and the processor time."""
+    """Return the outcome, the problem, and the processor time."""
     outcome, problem, started = "valid", "", time.process_time()
     try:
         with bounded or contextlib.nullcontext():
@@ -305,10 +305,10 @@ def _once(
 
 # ------------------------------------------------------------------------------------------------ memory
 def declared(mutant: Mutant, way: str) -> int:
-    """Bytes of the tensors that the headers declare, as far as they can be read; at most what the limits permit.
+    """Return the bytes of the tensors that readable headers declare; at most the limits.
 
-    Those of G and H, and of what is made of them. Where some cannot be read, `verify` goes on all the same, and may
-    decode what is permitted.
+    G, H and their products are counted. If some headers are unreadable, `verify` continues after them, and may decode
+    as much as the limits permit.
     """
     total = 0
     session = Session(mutant.seed.dimensions)
@@ -329,10 +329,10 @@ def declared(mutant: Mutant, way: str) -> int:
 
 
 class Memory:
-    """The memory of the process: a bound on what it may ask for, used or not, and the peak of what it uses."""
+    """Memory of the process: a bound on allocations, used or not, and the peak of the used memory."""
 
     def __init__(self) -> None:
-        # Large pieces of memory go back to the system, so that a peak is that of one input; threads ask for no more.
+        # Large blocks of memory are returned to the system, so that a peak belongs to one input; threads get no arenas.
         library = ctypes.CDLL(None)
         library.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
         library.mallopt(M_ARENA_MAX, 1)
@@ -340,7 +340,7 @@ class Memory:
 
     @contextlib.contextmanager
     def bounded(self, size: int) -> Iterator[None]:
-        """Let the process have so many bytes of address space beside what it has, and stacks of threads."""
+        """Limit the additional address space of the process to this number of bytes, plus the stacks of threads."""
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         with open("/proc/self/statm", encoding="ascii") as file:
             has = int(file.read().split()[0]) * resource.getpagesize()
@@ -351,10 +351,10 @@ class Memory:
             resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
     def peak(self) -> int:
-        """Bytes since the last call that returned more than 1 MiB."""
+        """Return the bytes since the last call that returned more than 1 MiB."""
         grown = _high_water() - self._base
         if grown > BASE:
-            gc.collect()  # or the next inputs would be charged for it
+            gc.collect()  # otherwise the next inputs would be charged for it
         if grown > 1 << 20:
             self._reset()
         return grown

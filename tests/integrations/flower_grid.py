@@ -1,4 +1,4 @@
-"""A Flower grid in this process: apps are called one after another, through Flower's own serialization."""
+"""In-process Flower grid: apps are called one after another, through Flower's own serialization."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ App = Callable[[Message, Context], Message]
 
 
 class InProcessGrid(Grid):  # type: ignore[misc,unused-ignore]
-    """Calls the app of each node, which keeps its Context.
+    """Grid that calls the app of each node, which keeps its Context.
 
     Parameters
     ----------
     apps : mapping of int to callable
-        A ClientApp, or whatever makes a reply of a message, by node id.
+        A ClientApp, or another function from a message to a reply, by node id.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class InProcessGrid(Grid):  # type: ignore[misc,unused-ignore]
         Nodes whose replies are lost.
     contexts : dict of int to Context
     sent, received : list of Message
-        As they were on the wire, from the first on.
+        Messages as serialized, from the first on.
     """
 
     def __init__(self, apps: Mapping[int, App]) -> None:
@@ -39,31 +39,31 @@ class InProcessGrid(Grid):  # type: ignore[misc,unused-ignore]
         self.received: list[Message] = []
 
     def set_run(self, run: Any) -> None:
-        """There is one."""
+        """Do nothing: there is one run."""
 
     @property
     def run(self) -> Any:
-        """There is none to tell of."""
+        """Not implemented: there is no run information."""
         raise AssertionError("no strategy asks for this")
 
     def create_message(self, *arguments: Any, **options: Any) -> Message:
-        """Strategies make messages themselves."""
+        """Not implemented: strategies create messages themselves."""
         raise AssertionError("no strategy asks for this")
 
     def get_node_ids(self) -> list[int]:
-        """All nodes, in the order of the apps."""
+        """Return all nodes, in the order of the apps."""
         return [*self.apps]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Strategies send and receive in one."""
+        """Not implemented: strategies send and receive in one call."""
         raise AssertionError("no strategy asks for this")
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Strategies send and receive in one."""
+        """Not implemented: strategies send and receive in one call."""
         raise AssertionError("no strategy asks for this")
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """The replies, in the order of the messages."""
+        """Return the replies, in the order of the messages."""
         replies = []
         for message in messages:
             self.sent.append(copied(message))
@@ -79,10 +79,10 @@ class InProcessGrid(Grid):  # type: ignore[misc,unused-ignore]
     def _called(self, node: int, message: Message) -> Message:
         try:
             return self.apps[node](message, self.contexts[node])
-        except Exception as error:  # Flower makes an error reply of it, too
+        except Exception as error:  # Flower makes an error reply as well
             return Message(Error(code=2, reason=str(error)), reply_to=message)
 
 
 def copied(message: Message) -> Message:
-    """The message as it arrives."""
+    """Return the message after serialization."""
     return message_from_proto(message_to_proto(message))

@@ -1,4 +1,4 @@
-"""Flower apps with NNRMod and NNRStrategy, in this process; one of them, slowly, as ``flwr run`` runs it."""
+"""Flower apps with NNRMod and NNRStrategy, in this process; one of them, slow, runs with ``flwr run``."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ Tensors = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
-    """The same clients are sampled in the same order; Flower tells of trouble only."""
+    """Sample the same clients in the same order; Flower only logs errors."""
     random.seed(0)
-    np.random.seed(0)  # Flower's noise
+    np.random.seed(0)  # warnings of Flower
     log = logging.getLogger("flwr")
     level, propagate = log.level, log.propagate
     log.setLevel(logging.WARNING)
@@ -65,7 +65,7 @@ def seeded() -> Iterator[None]:
 
 
 def initial() -> Tensors:
-    """A model with all that counters, flags and masks ask for."""
+    """Return a model with all kinds of counters, flags and masks."""
     rng = np.random.default_rng(1)
     mask = np.where(np.tri(6, dtype=bool), 0, -np.inf).astype(np.float32)
     return {
@@ -89,7 +89,7 @@ def tensors_of(arrays: ArrayRecord) -> Tensors:
 
 
 def trained(tensors: Tensors, node: int) -> Tensors:
-    """Training: steps towards what a node has."""
+    """Return the model after steps towards a node's data."""
     rng, out = np.random.default_rng(node), {}
     for name, tensor in tensors.items():
         goal = rng.normal(size=tensor.shape)
@@ -102,7 +102,7 @@ def trained(tensors: Tensors, node: int) -> Tensors:
 def client(
     node: int, mods: Any = None, train: Callable[[Tensors, int], Tensors] = trained, **metrics: Any
 ) -> ClientApp:
-    """An app as users write them; it minds what it gets."""
+    """Return an app as users write it, which checks its input."""
     app = ClientApp(mods=[NNRMod()] if mods is None else mods)
 
     @app.train()
@@ -126,12 +126,12 @@ def run(strategy: Any, apps: Any = None, rounds: int = 3, start: Tensors | None 
 
 
 def check_alike(a: Tensors, b: Tensors) -> None:
-    """Models have the same names in the same order, types and shapes."""
+    """Check that models have the same names in the same order, types and shapes."""
     assert [(name, x.dtype, x.shape) for name, x in a.items()] == [(name, x.dtype, x.shape) for name, x in b.items()]
 
 
 def near(a: Tensors, b: Tensors, tolerance: float) -> bool:
-    """Whether models have about the same values."""
+    """Return whether models have about the same values."""
     check_alike(a, b)
     return all(np.allclose(a[name].astype(float), b[name].astype(float), rtol=0, atol=tolerance) for name in a)
 
@@ -154,13 +154,13 @@ def same(a: Tensors, b: Tensors) -> bool:
         {"stateful": True, "downlink": "lossless"},
     ],
 )
-def test_rounds_are_those_without(options: dict[str, Any]) -> None:
+def test_rounds_equal_uncompressed_ones(options: dict[str, Any]) -> None:
     plain, _ = run(FedAvg(), {node: client(node, []) for node in range(1, 5)}, rounds=4)
     strategy = NNRStrategy(FedAvg(), **options)
     result, grid = run(strategy, rounds=4)
     found = tensors_of(result.arrays)
     expected = {name: tensor.astype(initial()[name].dtype) for name, tensor in tensors_of(plain.arrays).items()}
-    assert near(found, expected, 0.25)  # a step of the preset "fl"; the error does not grow
+    assert near(found, expected, 0.25)  # a step size of the preset "fl"; the error does not grow
     assert found["steps"] == 7 + 4 * 15 and found["steps"].dtype == np.int64
     assert np.array_equal(found["mask"], initial()["mask"])
     assert result.train_metrics_clientapp[4]["loss"] == pytest.approx(0.5)
@@ -177,7 +177,7 @@ def test_rounds_are_those_without(options: dict[str, Any]) -> None:
     assert sum(len(arrays[KEY].data) for arrays in wire) == sum(s.uplink_wire for s in strategy.statistics.values())
 
 
-def test_what_is_on_the_wire() -> None:
+def test_messages_on_the_wire() -> None:
     _, grid = run(NNRStrategy(FedAvg()))
     train = [message for message in grid.sent if message.metadata.message_type == "train"]
     evaluate = [message for message in grid.sent if message.metadata.message_type == "evaluate"]
@@ -450,7 +450,7 @@ Reply = Callable[["Attack", Message], RecordDict]
 
 
 class Attack:
-    """An app that replies with what ``change`` makes of an honest content; it remembers what it said before."""
+    """App that replies with ``change`` applied to an honest reply, and keeps its earlier replies."""
 
     def __init__(self, change: Reply, node: int = 3) -> None:
         self.change, self.honest, self.before = change, client(node), RecordDict()
@@ -486,7 +486,7 @@ def with_update(
     base: str | None = None,
     device_id: int | None = None,
 ) -> Reply:
-    """A bitstream of the attacker's own."""
+    """Return a reply with a bitstream of the attacker."""
 
     def reply(attack: Attack, honest: Message) -> RecordDict:
         told = attack.asked.content[KEY]
@@ -501,7 +501,7 @@ def with_update(
 
 
 def with_dimensions(attack: Attack, honest: Message) -> RecordDict:
-    """4 TiB, of which a header says that they follow."""
+    """Return a reply whose header declares 4 TiB."""
     units = [*nnr.units(honest.content["arrays"][KEY].data)]
     header = next(unit.header.detail for unit in units if hasattr(unit.header.detail, "tensor_dimensions"))
     header.tensor_dimensions, header.count_tensor_dimensions = [1 << 20, 1 << 20], 2
@@ -509,7 +509,7 @@ def with_dimensions(attack: Attack, honest: Message) -> RecordDict:
 
 
 def with_arrays(change: Callable[[Tensors], Mapping[str, Any]]) -> Reply:
-    """Plain arrays, or what claims to be some."""
+    """Return a reply with plain arrays, or malformed ones."""
 
     def reply(attack: Attack, honest: Message) -> RecordDict:
         made = change(initial())
@@ -527,7 +527,7 @@ def with_metrics(**metrics: Any) -> Reply:
 
 
 def claimed(shape: str, dtype: str = "<f4") -> Array:
-    """The header of a numpy file, and next to nothing behind it."""
+    """Return the header of a numpy file with nearly no data."""
     header = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     return Array("float32", (40,), "numpy.ndarray", b"\x93NUMPY\x01\x00v\x00" + header.encode() + bytes(64))
 
@@ -592,17 +592,17 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
         "has arrays besides",
     ),
     "no metrics": (lambda attack, honest: RecordDict({"arrays": honest.content["arrays"]}), "MetricRecord, got"),
-    "no examples said": (with_metrics(loss=0.5), "not a number of examples"),
+    "no examples said": (with_metrics(loss=0.5), "must be a number from 0"),
     "not-a-number of examples": (
         with_metrics(**{"num-examples": float("nan"), "loss": 0.5}),
-        "not a number of examples",
+        "must be a number from 0",
     ),
     "infinitely many examples": (
         with_metrics(**{"num-examples": float("inf"), "loss": 0.5}),
-        "not a number of examples",
+        "must be a number from 0",
     ),
-    "a negative number of examples": (with_metrics(**{"num-examples": -30, "loss": 0.5}), "not a number of examples"),
-    "a list of examples": (with_metrics(**{"num-examples": [1, 2], "loss": 0.5}), "not a number of examples"),
+    "a negative number of examples": (with_metrics(**{"num-examples": -30, "loss": 0.5}), "must be a number from 0"),
+    "a list of examples": (with_metrics(**{"num-examples": [1, 2], "loss": 0.5}), "must be a number from 0"),
     "a metric that is not-a-number": (
         with_metrics(**{"num-examples": 30, "loss": float("nan")}),
         "'loss' of the reply is not finite",
@@ -617,7 +617,7 @@ KINDS = pytest.mark.parametrize("options", [{}, {"streaming": True}, {"stateful"
 
 
 def outcome(app: Any, options: Mapping[str, Any], rounds: int) -> tuple[Any, Any, NNRStrategy]:
-    """The model and the metrics that come of three clients and this one, which is node 3."""
+    """Return the model and the metrics of three clients and this one, which is node 3."""
     random.seed(0)
     strategy = NNRStrategy(FedAvg(), **options)
     result, _ = run(strategy, {**{node: client(node) for node in (1, 2, 4)}, 3: app}, rounds=rounds)
@@ -625,7 +625,7 @@ def outcome(app: Any, options: Mapping[str, Any], rounds: int) -> tuple[Any, Any
 
 
 def failing(first: int) -> Any:
-    """An app that fails from the ``first`` round on."""
+    """Return an app that fails from the ``first`` round on."""
     app = client(3)
 
     def call(message: Message, context: Any) -> Message:
@@ -685,7 +685,7 @@ def test_a_model_counts_once_in_a_reply(node: int, options: dict[str, Any]) -> N
         apps: dict[int, Any] = {1: client(1), 2: client(2), node: Attack(change, node)}
         return run(strategy, apps, rounds=1)[0], strategy
 
-    found, strategy = outcome(changed)  # one of two clients: its form is as usual as that of the other
+    found, strategy = outcome(changed)  # one of two clients: both forms are equally frequent
     assert [each.sender for each in strategy.statistics[1].dropped] == [node] and strategy.statistics[1].replies == 1
     alone, _ = outcome(ATTACKS["garbage"][0])
     assert same(tensors_of(found.arrays), tensors_of(alone.arrays))
@@ -744,7 +744,7 @@ def test_evaluations_of_strangers() -> None:
 
 # ------------------------------------------------------------------------------------------------ late replies
 class LateGrid(InProcessGrid):
-    """Replies of one node to training come a round late."""
+    """Grid in which training replies of one node arrive a round late."""
 
     held: Message | None = None
 
@@ -794,13 +794,13 @@ def test_means_that_cannot_be_streamed() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: NNRMod(jobs=0), lambda: NNRStrategy(FedAvg(), jobs=0)])
-def test_somebody_has_to_work(make: Any) -> None:
+def test_jobs_must_be_positive(make: Any) -> None:
     with pytest.raises(ValueError, match="jobs"):
         make()
 
 
 def peak(clients: int, streaming: bool) -> int:
-    """Bytes at most that aggregating takes beside the replies, which all are the same."""
+    """Return the peak number of bytes for aggregating equal replies, without the replies."""
     start = {f"w{k}": np.random.default_rng(k).normal(size=(200, 250)).astype(np.float32) for k in range(8)}
     grid = InProcessGrid({node: client(node) for node in range(1, clients + 1)})
     strategy = NNRStrategy(FedAvg(), streaming=streaming, downlink=None)
@@ -827,12 +827,12 @@ def test_memory_of_a_stream_does_not_grow_with_the_clients() -> None:
     few, many = peak(2, True), peak(20, True)
     assert many < few + 0.1 * model
     assert many < 6 * model
-    assert peak(20, False) > 20 * model  # where all are there together
+    assert peak(20, False) > 20 * model  # if all are in memory together
 
 
 # ------------------------------------------------------------------------------------------------ stateful
 def tokens(grid: InProcessGrid, node: int) -> list[str]:
-    """What a client was told to continue, round by round; empty: nothing."""
+    """Return the tokens that a client was asked to continue, round by round; empty: none."""
     told = [
         message.content[KEY]
         for message in grid.sent
@@ -850,13 +850,13 @@ def sizes(grid: InProcessGrid, node: int) -> list[int]:
 
 
 def alike(tensors: Tensors, node: int) -> Tensors:
-    """Training that does about the same each time."""
+    """Return an app whose training is nearly the same each time."""
     rng = np.random.default_rng(5)
     return {name: tensor + rng.normal(size=tensor.shape).astype(tensor.dtype) / 10 for name, tensor in tensors.items()}
 
 
 class Schedule(InProcessGrid):
-    """Does something before each round of training."""
+    """Function calls before each round of training."""
 
     def __init__(self, apps: Any, before: Mapping[int, Callable[[Schedule], None]]) -> None:
         super().__init__(apps)
@@ -880,7 +880,7 @@ def scheduled(
     return strategy, grid
 
 
-def test_updates_continue_those_before() -> None:
+def test_updates_continue_earlier_ones() -> None:
     strategy, grid = scheduled({})
     assert tokens(grid, 1) == ["", *["continue"] * 4]
     assert np.mean(sizes(grid, 1)[1:]) < 0.5 * sizes(grid, 1)[0]
@@ -891,8 +891,8 @@ def test_updates_continue_those_before() -> None:
 def test_a_lost_reply_is_followed_by_one_that_stands_alone() -> None:
     strategy, grid = scheduled({3: lambda grid: grid.absent.add(1), 4: lambda grid: grid.absent.clear()})
     assert [statistics.replies for statistics in strategy.statistics.values()] == [2, 2, 1, 2, 2]
-    size = sizes(grid, 1)  # without that of round 3
-    assert tokens(grid, 1) == ["", *["continue"] * 4]  # what the server knows, but the client knows more
+    size = sizes(grid, 1)  # without the size of round 3
+    assert tokens(grid, 1) == ["", *["continue"] * 4]  # the server's information; the client has more
     assert size[1] < 0.5 * size[0] and size[2] > 0.9 * size[0] and size[3] < 0.5 * size[0]
 
 
@@ -948,7 +948,7 @@ def test_a_residual_that_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
         {"version": 1, "records": 5, "bases": 5},
     ],
 )
-def test_a_server_that_tells_nonsense(told: dict[str, Any]) -> None:
+def test_invalid_messages_of_a_server(told: dict[str, Any]) -> None:
     grid = InProcessGrid({1: client(1, train=lambda tensors, node: pytest.fail("the client worked"))})
     content = RecordDict({"arrays": coded(nnr.encode(floats())), KEY: ConfigRecord(told)})
     replies = grid.send_and_receive([Message(content, 1, "train")])
@@ -967,7 +967,7 @@ def test_a_server_that_forgot() -> None:
     _, grid = scheduled({}, 1)
     decoder = nnr.UpdateDecoder()
     decoder.decode(grid.received[0].content["arrays"][KEY].data)
-    history = nnr.Limits(max_history_bytes=3 * decoder.state.nbytes // 2)  # one client's
+    history = nnr.Limits(max_history_bytes=3 * decoder.state.nbytes // 2)  # of one client
     strategy, grid = scheduled({}, limits=history)
     told = [tokens(grid, node) for node in (1, 2)]
     assert [sorted(pair) for pair in zip(*told, strict=True)] == [["", ""], *[["", "continue"]] * 4]
@@ -1014,7 +1014,7 @@ APP = Path(__file__).parents[2] / "examples" / "federated"
 
 @pytest.fixture
 def flower_home(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment for ``flwr``, whose daemons are ended afterwards: those that have it."""
+    """Return an environment for ``flwr``, and terminate its daemons afterwards."""
     environment = os.environ | {
         "FLWR_HOME": str(tmp_path / "flower"),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -1033,7 +1033,7 @@ def flower_home(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def isolated() -> list[str]:
-    """What starts a command without a network, where that is allowed."""
+    """Return a command prefix that disables the network, if permitted."""
     start = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     if shutil.which("unshare") and shutil.which("ip") and not subprocess.run([*start, "true"], check=False).returncode:
         return start

@@ -1,4 +1,4 @@
-"""Filters for NVIDIA FLARE."""
+"""Tests of filters for NVIDIA FLARE."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Tensors = dict[str, Any]
 
 @pytest.fixture
 def flare() -> SimpleNamespace:
-    """What the tests take of NVFlare, and the filters."""
+    """Return the required modules of NVFlare, and the filters."""
     pytest.importorskip("nvflare", reason="the package nvflare (extra 'nvflare') is not installed")
     found: dict[str, Any] = {}
     for name in ("dxo", "filter", "fl_constant", "fl_context", "shareable"):
@@ -37,7 +37,7 @@ def flare() -> SimpleNamespace:
 
 @pytest.fixture
 def site(flare: SimpleNamespace) -> Callable[..., Any]:
-    """The context of a task on one machine, whose sticky properties it shares with others of the machine."""
+    """Return the context of a task on one machine, whose sticky properties other tasks on the machine share."""
     managers: dict[str, Any] = {}
 
     def context(name: str = "server", task: str = "train", peer: str = "") -> Any:
@@ -52,24 +52,24 @@ def site(flare: SimpleNamespace) -> Callable[..., Any]:
 
 
 def on_task(flare: SimpleNamespace, filter: Any) -> Any:
-    """A filter of what servers send to clients."""
+    """Return a filter of messages from servers to clients."""
     filter.set_prop(flare.FilterContextKey.CHAIN_TYPE, flare.FilterChainType.TASK_DATA_CHAIN)
     return filter
 
 
 def on_result(flare: SimpleNamespace, filter: Any) -> Any:
-    """A filter of what clients answer."""
+    """Return a filter of replies of clients."""
     filter.set_prop(flare.FilterContextKey.CHAIN_TYPE, flare.FilterChainType.TASK_RESULT_CHAIN)
     return filter
 
 
 def message(flare: SimpleNamespace, tensors: Tensors, kind: str = "WEIGHTS") -> Any:
-    """A message with tensors."""
+    """Return a message with tensors."""
     return flare.DXO(kind, tensors, {"number": 3}).to_shareable()
 
 
 def encoded(flare: SimpleNamespace, tensors: Tensors, kind: str = "WEIGHTS") -> Tensors:
-    """What NNREncode makes of tensors."""
+    """Return the output of NNREncode for tensors."""
     data: Tensors = flare.from_shareable(
         flare.NNREncode().process(message(flare, tensors, kind), flare.FLContext())
     ).data
@@ -77,7 +77,7 @@ def encoded(flare: SimpleNamespace, tensors: Tensors, kind: str = "WEIGHTS") -> 
 
 
 def model() -> Tensors:
-    """Tensors of several types and shapes."""
+    """Return tensors of several types and shapes."""
     rng = np.random.default_rng(1)
     return {
         "w": rng.normal(0, 0.05, (60, 40)).astype("f4"),
@@ -96,7 +96,7 @@ def model() -> Tensors:
 
 
 def assert_alike(got: Tensors, want: Tensors, error: float) -> None:
-    """Equal names, types and shapes; floats within an error, the rest exact."""
+    """Check equal names, types and shapes; floats within an error, other types exactly."""
     assert sorted(got) == sorted(want)
     for name, array in want.items():
         assert got[name].dtype == array.dtype, name
@@ -224,7 +224,7 @@ def test_tensors_of_pytorch(flare: SimpleNamespace, kind: str) -> None:
 
 # ------------------------------------------------------------------------------------------ shared data, threads
 @pytest.mark.nvflare
-def test_what_is_shared_stays_as_it_is(flare: SimpleNamespace) -> None:
+def test_shared_data_is_unchanged(flare: SimpleNamespace) -> None:
     tensors = model()
     kept, meta = dict(tensors), {"number": 3, "filter_history": ["Other"]}
     sent = flare.DXO("WEIGHTS", tensors, meta)
@@ -275,7 +275,7 @@ def test_a_model_for_many_is_encoded_once(
     assert len(calls) == 2
     assert got == [encode(shared[0]), encode(shared[1])] * 8
 
-    # A model that is changed in place is another one.
+    # A model that is changed in place counts as another one.
     shared[1]["w"][3] = -1
     assert flare.from_shareable(filter.process(message(flare, shared[1]), site())).data["nnr_codec"] == encode(
         shared[1]
@@ -302,7 +302,7 @@ def test_threads_with_models_of_their_own(flare: SimpleNamespace, site: Callable
 
 
 @pytest.mark.nvflare
-def test_a_failure_is_told_to_all_and_forgotten(flare: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_reported_to_all_and_cleared(flare: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     filter = flare.NNREncode()
 
     def fail(*_: Any, **__: Any) -> bytes:
@@ -335,7 +335,7 @@ def test_types_that_aggregation_changed(flare: SimpleNamespace, site: Callable[.
         "u": [255],
         "w": [[1.0, 1.0], [1.0, 1.0]],
     }
-    # Clients send what they have.
+    # Clients send the received model.
     reply = on_result(flare, flare.NNREncode("lossless"))
     for dtype in ("i8", "f8"):
         sent = reply.process(message(flare, {"n": np.array(3, dtype)}), site("site-1"))
@@ -387,15 +387,15 @@ def test_error_feedback(flare: SimpleNamespace, site: Callable[..., Any]) -> Non
         on_task(flare, flare.NNREncode(error_feedback=True)).process(message(flare, model()), site())
 
 
-# ------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------ rejected input
 def bad_messages() -> Iterator[tuple[str, Callable[[SimpleNamespace], Tensors], str]]:
-    """Name, content of a reply, and what is said of it."""
+    """Yield name, content of a reply, and the expected message."""
     good = {"w": np.full((4, 5), 0.5, "f4"), "n": np.array(3)}
 
     def of(flare: SimpleNamespace, kind: str = "WEIGHTS", **tensors: Any) -> Tensors:
         return encoded(flare, {**good, **tensors}, kind)
 
-    yield "PyTorch's", lambda flare: {**of(flare), "torch": True}, "tensors of PyTorch; the sent tensors were not"
+    yield "PyTorch's", lambda flare: {**of(flare), "torch": True}, "expected numpy arrays, as sent, got PyTorch tensors"
     yield "no bitstream", lambda flare: dict(good), "message has no bitstream"
     yield "garbage", lambda flare: {"nnr_codec": b"\x93NUMPY"}, "not an NNR bitstream"
     yield "truncated", lambda flare: {"nnr_codec": of(flare)["nnr_codec"][:-3]}, "12 remain"
@@ -435,10 +435,10 @@ def test_a_bad_reply_is_refused_and_logged(
     decode = on_result(flare, flare.NNRDecode())
     with pytest.raises(nnr.NnrError, match=said):
         decode.process(message(flare, content(flare), kind), site(peer="site-666"))
-    lines = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "rejected" in record.getMessage()]
     assert len(lines) == 1
-    assert f"{kind} of site-666 refused: " in lines[0]
-    # Other tasks are other models.
+    assert f"{kind} of site-666 rejected: " in lines[0]
+    # Other tasks have other models.
     if name == "another name":
         decode.process(message(flare, content(flare), kind), site(task="other"))
 
@@ -446,7 +446,7 @@ def test_a_bad_reply_is_refused_and_logged(
 @pytest.mark.nvflare
 @pytest.mark.parametrize("kind", ["WEIGHTS", "WEIGHT_DIFF"])
 def test_types_and_shapes_that_lie(flare: SimpleNamespace, site: Callable[..., Any], kind: str) -> None:
-    """Where it is not known what was sent."""
+    """The sent model is unknown."""
     data = encoded(flare, {"w": np.full((4, 5), 0.5, "f4")}, kind)
     for types, said in (
         ({"w": ["float32", [3, 5]]}, r"'w' of shape \(4, 5\) cannot be reshaped to \(3, 5\)"),
@@ -469,7 +469,7 @@ def test_other_data_in_the_place_of_a_model(
             decode.process(reply, site(peer="site-1"))
         assert flare.from_shareable(decode.process(reply, site(task="statistics"))).data is reply["DXO"]["data"]
     decode.process(message(flare, {"accuracy": 0.5}, "METRICS"), site())
-    assert "data of an unknown kind of site-1 refused" in caplog.text
+    assert "data of an unknown kind of site-1 rejected" in caplog.text
 
 
 @pytest.mark.nvflare
@@ -480,10 +480,10 @@ def test_a_hostile_difference_is_refused(flare: SimpleNamespace, site: Callable[
     first = nnr.UpdateEncoder()
     first.encode({"w": update})
     of_another = nnr.UpdateEncoder().encode({"w": update[:30]})
-    for data in (first.encode({"w": update * 2}), of_another):  # one goes on after what is not here
+    for data in (first.encode({"w": update * 2}), of_another):  # one continues after a missing message
         with pytest.raises((nnr.MissingReferenceError, nnr.LimitError)):
             decode.process(message(flare, {"nnr_codec": data}, "WEIGHT_DIFF"), site(peer="site-1"))
-    with pytest.raises(nnr.EncodeError, match="'w' is not finite"):
+    with pytest.raises(nnr.EncodeError, match="tensor 'w' contains NaN or infinity"):
         flare.NNREncode().process(message(flare, {"w": update * np.inf}, "WEIGHT_DIFF"), flare.FLContext())
 
 
@@ -544,7 +544,7 @@ def test_the_line_that_sites_add_to_their_resources(flare: SimpleNamespace, monk
                     authorizer.authorize_component_config(config)
 
 
-# One client after another: those of a simulator that run at the same time may be given the same port.
+# One client after another, because simulated clients that run at the same time may be given the same port.
 CLIENT = """
 import nvflare.client as flare
 import numpy as np
@@ -622,7 +622,7 @@ if __name__ == "__main__":
 
 
 def run(folder: Path, *command: str) -> tuple[str, int]:
-    """What a script of NVFlare printed, and its exit code; what it started ends with it."""
+    """Return the output of a script of NVFlare, and its exit code; child processes are terminated."""
     psutil = importlib.import_module("psutil")
     child = psutil.Popen(
         [sys.executable, *command],
@@ -657,4 +657,4 @@ def test_two_rounds(tmp_path: Path, job: str, clients: int) -> None:
     np.testing.assert_allclose(np.load(path), before + 2 * 1.5 * step / 100, atol=0.003)  # of sites 1 and 2
     assert log.count("WEIGHTS: 1 tensors of 16,384 bytes in ") == 2 * clients
     assert log.count("WEIGHT_DIFF: 1 tensors of 16,384 bytes in ") == 2 * clients
-    assert log.count("WEIGHT_DIFF of site-3 refused: ") == log.count(" refused: ") == 2 * (clients == 3)
+    assert log.count("WEIGHT_DIFF of site-3 rejected: ") == log.count(" rejected: ") == 2 * (clients == 3)

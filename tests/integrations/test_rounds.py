@@ -1,4 +1,4 @@
-"""What a round of federated learning needs, whatever the framework."""
+"""Tests of federated-learning rounds, independent of the framework."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_types_of_means(value: Any, dtype: str, expected: Any) -> None:
 def test_types_that_have_no_numbers() -> None:
     with pytest.raises(nnr.FormatError, match="complex"):
         as_type(np.zeros(2, complex), "f4")
-    assert as_type(np.array(["a"]), np.array(["a"]).dtype) == "a"  # what is of the type already is not looked at
+    assert as_type(np.array(["a"]), np.array(["a"]).dtype) == "a"  # arrays that have the type are not checked
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i1", "u4", "i8", "u8", "?", "f2", "f4", "f8"])

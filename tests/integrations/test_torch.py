@@ -1,4 +1,4 @@
-"""Sensitivities of PyTorch modules."""
+"""Tests of sensitivities of PyTorch modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nnr_codec.integrations.torch import sensitivity
 
 @pytest.fixture
 def torch() -> Any:
-    """PyTorch, seeded."""
+    """Return PyTorch, seeded."""
     pytest.importorskip("torch", reason="the package torch (extra 'torch') is not installed")
     found: Any = importlib.import_module("torch")
     found.manual_seed(0)
@@ -69,7 +69,7 @@ CONVOLUTIONS: list[dict[str, Any]] = [
 @pytest.mark.torch
 @pytest.mark.parametrize("options", CONVOLUTIONS)
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
-def test_second_moments_tell_the_error_of_a_convolution(torch: Any, options: dict[str, Any]) -> None:
+def test_second_moments_predict_the_error_of_a_convolution(torch: Any, options: dict[str, Any]) -> None:
     layer = torch.nn.Conv2d(3, 4, bias=False, **options)
     x = torch.randn(6, 3, 8, 9)
     _, hessians = sensitivity(layer, [x[:4], x[4:]])
@@ -94,7 +94,7 @@ def test_the_module_is_left_as_it_was(torch: Any) -> None:
     before = {name: value.clone() for name, value in module.state_dict().items()}
     found, hessians = sensitivity(module, [(torch.randn(5, 2, 4, 4), None)] * 2)
     assert list(found) == [name for name, _ in module.named_parameters()]
-    assert list(hessians) == ["4.weight"]  # a convolution of two groups is no matrix
+    assert list(hessians) == ["4.weight"]  # a convolution of two groups is not a matrix
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert [layer.training for layer in module] == [True, False, True, True, True]
     assert [value.requires_grad for value in module.parameters()] == [True] * 4 + [False, True]

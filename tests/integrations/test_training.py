@@ -1,4 +1,4 @@
-"""Parameter reduction in training loops of PyTorch."""
+"""Tests of parameter reduction in training loops of PyTorch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SCALES = {"0.weight": "0.weight_scaling", "3.weight": "3.weight_scaling", "5.wei
 
 
 class Digits(NamedTuple):
-    """A network for digits of 8 by 8 pixels, trained, and what it takes to go on."""
+    """Trained network for digits of 8 by 8 pixels, and the data to continue its training."""
 
     module: Any
     train: Callable[..., None]
     accuracy: Callable[[Any], float]
 
     def decoded(self, data: bytes) -> Any:
-        """The network with the tensors of a bitstream."""
+        """Return the network with the tensors of a bitstream."""
         module = network(sys.modules["torch"])
         load_state(module, nnr.decode(data))
         return module
@@ -41,7 +41,7 @@ class Digits(NamedTuple):
 
 @pytest.fixture(scope="module")
 def torch() -> Any:
-    """PyTorch, with one thread."""
+    """Return PyTorch, with one thread."""
     pytest.importorskip("torch", reason="the package torch (extra 'torch') is not installed")
     found: Any = importlib.import_module("torch")
     before = found.get_num_threads()
@@ -126,7 +126,7 @@ def test_the_loss_by_hand(torch: Any) -> None:
     layer = torch.nn.Linear(2, 2)
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[3.0, 0], [0, 4]]))
-    assert value(compressibility_loss(layer)) == pytest.approx(7 / 5)  # biases are no part of it
+    assert value(compressibility_loss(layer)) == pytest.approx(7 / 5)  # biases are excluded
 
 
 @pytest.mark.torch
@@ -163,7 +163,7 @@ def test_gradients_of_the_loss(torch: Any, together: bool) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("size", [1e-4, 300.0])
 def test_the_loss_of_half_precision(torch: Any, size: float) -> None:
-    """Whose squares float16 does not hold."""
+    """Its squares exceed float16."""
     for dtype in (torch.float16, torch.bfloat16):
         weight = torch.full((20, 50), size, dtype=dtype, requires_grad=True)
         loss = compressibility_loss(weight, gamma=1e-3)
@@ -175,7 +175,7 @@ def test_the_loss_of_half_precision(torch: Any, size: float) -> None:
 
 @pytest.mark.torch
 def test_what_the_loss_does(digits: Digits) -> None:
-    """The file is smaller at the same step, and sparsification costs less accuracy."""
+    """The file is smaller at the same step size, and sparsification costs less accuracy."""
     module, options = digits.copy(), {"quality": 15.0, "reduce": "sparsify(ratio=0.5)"}
     digits.train(module, 6, term=lambda it: 0.03 * compressibility_loss(it))
     plain, other = nnr.encode(arrays(digits.module), **options), nnr.encode(arrays(module), **options)
@@ -196,7 +196,7 @@ def test_what_the_loss_does(digits: Digits) -> None:
     ids=str,
 )
 def test_masks(digits: Digits, options: dict[str, Any]) -> None:
-    """What is 0 is what the encoder would make 0, and stays so; with training accuracy comes back."""
+    """The masks equal the zeros of the encoder, and stay the same; training restores the accuracy."""
     module, ratio = digits.copy(), options["ratio"]
     masks = Masks(module, **{name: option for name, option in options.items() if name != "ratio"})
     masks.sparsify(ratio)
@@ -225,7 +225,7 @@ def test_masks_grow(digits: Digits) -> None:
     assert found == pytest.approx([0, 0.4625, 0.4625, 0.7, 0.8], abs=0.001)
     assert arrays(module)["0.weight"].all()
     assert {name: mask.shape for name, mask in masks.masks.items()} == {"3.weight": (48, 192)}
-    digits.train(module, 1)  # without them
+    digits.train(module, 1)  # without masks
     assert (arrays(module)["3.weight"] == 0).mean() < 0.4
     masks.project()
     assert (arrays(module)["3.weight"] == 0).mean() == pytest.approx(0.8, abs=0.001)
@@ -244,7 +244,7 @@ def test_projections(digits: Digits) -> None:
     module, steps = digits.copy(), "unify(ratio=0.8)"
     digits.train(module, 4, after=Projection(module, steps).after)
     again = nnr.reduce(arrays(module), "unify(threshold=1e-6)").model
-    assert nnr.compare_models(arrays(module), again).snr > 100  # blocks have one magnitude as they are
+    assert nnr.compare_models(arrays(module), again).snr > 100  # blocks have one magnitude already
     plain = digits.decoded(nnr.encode(arrays(digits.module), reduce=steps, qp=-40))
     assert digits.accuracy(module) >= digits.accuracy(plain) - 0.005
     for wrong in ("unite", "unify(size=3)"):
@@ -288,7 +288,7 @@ def test_optimizers_are_left_as_they_were(torch: Any, digits: Digits) -> None:
 # ------------------------------------------------------------------------------------------------ local scaling
 @pytest.mark.torch
 def test_local_scaling(digits: Digits) -> None:
-    """The levels are those of the encoder, before and after training, and only scales and vectors change."""
+    """The levels equal the encoder's levels before and after training; only scales and vectors change."""
     module = digits.copy()
     scaling = LocalScaling(module, quality=8.0, effort=1)
     assert not any(
@@ -318,7 +318,7 @@ def test_local_scaling(digits: Digits) -> None:
 
 @pytest.mark.torch
 def test_a_smaller_file_at_the_same_accuracy(digits: Digits) -> None:
-    """Coarse steps with trained scales take fewer bytes than fine steps without, and lose no more accuracy."""
+    """Large step sizes with trained scales take fewer bytes than small ones without, at no lower accuracy."""
     module = digits.copy()
     scaling = LocalScaling(module, quality=6.0)
     digits.train(module, 8)
@@ -332,7 +332,7 @@ def test_a_smaller_file_at_the_same_accuracy(digits: Digits) -> None:
 
 @pytest.mark.torch
 def test_scales_at_first(torch: Any) -> None:
-    """Those of the least squared error."""
+    """The initial scales minimize the squared error."""
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.ConvTranspose1d(3, 5, 8), torch.nn.Conv1d(5, 4, 3, groups=1))
     weight = module[0].weight.detach().numpy().astype("f8").copy()
@@ -346,9 +346,9 @@ def test_scales_at_first(torch: Any) -> None:
 
 
 @pytest.mark.torch
-def test_what_is_not_scaled(torch: Any) -> None:
+def test_tensors_that_are_not_scaled(torch: Any) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
-    module[1].weight = module[0].weight  # which both have
+    module[1].weight = module[0].weight  # both have them
     assert [block.weight for block in LocalScaling(module).blocks] == ["2.weight"]
     for given, options in ((torch.nn.ReLU(), {}), (torch.nn.Linear(2, 2), {"tensors": "no"})):
         with pytest.raises(nnr.EncodeError, match="no layer that matches"):
@@ -363,7 +363,7 @@ def test_what_is_not_scaled(torch: Any) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("quality", [5.0, 46.0])
 def test_levels_of_other_types(torch: Any, dtype: str, quality: float) -> None:
-    """They are coded as they are, though bfloat16 has not the digits for them."""
+    """They are coded unchanged, although bfloat16 cannot represent them."""
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.Linear(20, 1), torch.nn.ConvTranspose2d(3, 5, 3))
     module.to(getattr(torch, dtype))
@@ -403,7 +403,7 @@ def test_scales_where_all_else_is_exact(torch: Any) -> None:
 
 @pytest.mark.torch
 def test_scales_with_a_target(torch: Any) -> None:
-    """Of ones, which are found to be few values otherwise, no block would hold scales."""
+    """Scales of ones would be coded as few values, and no block would contain scales."""
     torch.manual_seed(0)
     scaling = LocalScaling(torch.nn.Linear(40, 30), target_ratio=0.2)
     assert len(nnr.encode(scaling.model(), scaling.config)) < 0.25 * 4 * 1230
@@ -412,7 +412,7 @@ def test_scales_with_a_target(torch: Any) -> None:
 # ------------------------------------------------------------------------------------------------ low rank
 @pytest.mark.torch
 def test_low_rank(digits: Digits) -> None:
-    """Factors are trained, and coded as they are; the ranks are those of the encoder."""
+    """Factors are trained and coded unchanged, with the ranks of the encoder."""
     module = digits.copy()
     parts = LowRank(module, error=0.5)
     assert parts.ranks

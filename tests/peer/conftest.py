@@ -16,7 +16,7 @@ from nnr_codec.model import Array
 
 
 class PeerError(Exception):
-    """NNCodec raised an error, or its process ended."""
+    """Error of NNCodec, or the end of its process."""
 
 
 class Peer:
@@ -52,7 +52,7 @@ class Peer:
 
     @contextmanager
     def _asked(self) -> Iterator[contenders.Peer]:
-        """Yield the process without state; PeerError if it raises an error or ends."""
+        """Yield the process without state; raise PeerError if it raises an error or ends."""
         if self._process is None:
             self._process = self._stack.enter_context(contenders.peer(self._python))
         assert self._process
@@ -73,7 +73,7 @@ class Peer:
 
 @pytest.fixture(scope="session")
 def peer() -> Iterator[Peer]:
-    """Return NNCodec, or skip the test if it is not installed."""
+    """Return NNCodec; skip the test if it is not installed."""
     python = os.environ.get("NNR_PEER", "")
     if not python or not Path(python).is_file():
         pytest.skip("NNR_PEER does not name a python with nncodec 2.1.3")

@@ -283,7 +283,7 @@ class Rounds:
 
     @property
     def history(self) -> bool:
-        """Return whether NNCodec requires its history option."""
+        """True if NNCodec requires its history option."""
         return bool(self.options.get("history") or self.options.get("hist_dep_sig_prob"))
 
 

@@ -43,7 +43,7 @@ def ask(python: str, cases: Sequence[Case], jobs: int = 1) -> list[Result]:
 
 def reason(result: Result) -> str:
     """Return the detail of a result without common prefixes and paths."""
-    detail = result.detail.removeprefix("refused: ").removeprefix("exit code 1: ")
+    detail = result.detail.removeprefix("rejected: ").removeprefix("exit code 1: ")
     detail = re.sub(r"^ERROR: In function .*? in \S+:\d+: ", "", detail)
     return re.sub(r"^\S+\.(nnr|nnc): ", "", detail)
 
@@ -185,7 +185,7 @@ Python {python} on {platform}.
 
 ## nnr_codec
 
-Two runs took {j1} s with one process and {j2} s with two.
+A run takes {j1} s with one process and {j2} s with two.
 
 > {summary}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 
 import nnr_codec as nnr
@@ -70,3 +71,13 @@ def test_no_tensor_of_many_models_is_wrong(peer: Peer) -> None:
 @pytest.mark.slow
 def test_no_tensor_of_many_updates_is_wrong(peer: Peer) -> None:
     check_updates(peer, MANY_UPDATES)
+
+
+def test_attachments_are_skipped_or_an_error(peer: Peer) -> None:
+    """NNCodec skips short texts, and rejects bitstreams with deflated files."""
+    tensors = {"w": np.arange(24, dtype=np.int32).reshape(4, 6)}
+    for others, skipped in (({"config.json": b"{}", "a/b.txt": "\xe9".encode()}, True), ({"c.bin": bytes(99)}, False)):
+        data = nnr.encode(nnr.Model(tensors, attachments=others, file_name="model.safetensors"), exact=True)
+        theirs = decoded(peer, data)
+        assert list(theirs) == (["w"] if skipped else [])
+        assert all(np.array_equal(theirs[name], tensors[name]) for name in theirs)

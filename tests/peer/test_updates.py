@@ -29,7 +29,7 @@ def tools(streams: list[bytes]) -> set[str]:
 
 
 def the_peers_to_us(peer: Peer, rounds: Rounds) -> list[bytes]:
-    """NNCodec's bitstreams."""
+    """Return bitstreams of NNCodec."""
     streams = peer.update(*rounds.differences, **rounds.options)
     theirs = peer.decode(*streams, history=rounds.history)
     decoder = nnr.UpdateDecoder()

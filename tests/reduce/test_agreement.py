@@ -1,4 +1,4 @@
-"""ResNet-20 before and after each tool of parameter reduction, in onnxruntime: one moderate amount of each."""
+"""ResNet-20 before and after each tool of parameter reduction, in onnxruntime, at one moderate amount each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.clients, needs_shared]
 
 MODEL = (SHARED or Path()) / "models" / "resnet20_cifar10.onnx"
 SPARSE = {"sparsification": nnr.SparsificationMap()}
-#: Steps, the maps that the bitstream has, and the least mean cosine and share of equal decisions.
+#: Steps, the maps in the bitstream, and the least mean cosine and share of equal decisions.
 CASES: list[tuple[str, dict[str, Any], float, float]] = [
     ("sparsify(ratio=0.1)", SPARSE, 0.999, 0.93),
     ("sparsify(ratio=0.1, method=magnitude)", SPARSE, 0.999, 0.93),
@@ -49,7 +49,7 @@ CASES: list[tuple[str, dict[str, Any], float, float]] = [
 
 @pytest.fixture(scope="module")
 def before() -> Any:
-    """Outputs of the network as it is."""
+    """Return the outputs of the unchanged network."""
     return outputs(MODEL, pictures((1, 3, 32, 32)))
 
 
@@ -86,7 +86,7 @@ def test_resnet(
 
 
 def new_shapes(data: bytes) -> dict[str, tuple[int, ...]]:
-    """Of tensors that became smaller, what NNR_TPL_PRUN says."""
+    """Return the shapes of smaller tensors in NNR_TPL_PRUN."""
     found: dict[str, tuple[int, ...]] = {}
     for unit in nnr.units(data):
         if (

@@ -1,4 +1,4 @@
-"""Folding between other steps: the outputs of the network are those of the other steps alone."""
+"""Folding between other steps: the outputs of the network are the same as with the other steps alone."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_of_three_steps_in_any_order() -> None:
 
 
 def test_a_scale_becomes_part_of_alpha() -> None:
-    """Scaled and then folded, or folded and then scaled: the same weights, and no scale of ours."""
+    """Scaling and folding in either order give the same weights, without an added scale."""
     before, after = (
         nnr.reduce(MODEL, steps).model for steps in ("scale(method=gain), fold", "fold, scale(method=gain)")
     )

@@ -1,4 +1,4 @@
-"""How much filters matter: the walk over normalized filters, and its equilibrium."""
+"""Importance of filters: the random walk over normalized filters, and its equilibrium."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ filters = hnp.arrays("f8", hnp.array_shapes(min_dims=2, max_dims=2, max_side=12)
 
 
 def transitions(rows: np.ndarray) -> np.ndarray:
-    """The transition matrix P as its description has it, filter by filter."""
+    """Return the transition matrix P by its definition, filter by filter."""
     units = np.array([row / length if (length := np.sqrt((row * row).sum())) else row * 0 for row in rows])
     kernel = np.array([[1 / (1 + ((a - b) ** 2).sum() / SMOOTHING) for b in units] for a in units])
     return kernel / kernel.sum(axis=1, keepdims=True)
@@ -67,7 +67,7 @@ def test_several_makers_count_alike() -> None:
     assert importance([one, one], []).tolist() == pytest.approx(importance([one], []).tolist(), rel=1e-5)
 
 
-def test_what_is_never_read_or_made_does_not_matter() -> None:
+def test_unused_channels_have_no_importance() -> None:
     makers, readers = RNG.normal(0, 1, (4, 9)), RNG.normal(0, 1, (4, 9))
     makers[0], readers[1] = 0, 0
     assert importance([makers], [readers])[:2].tolist() == [0, 0]
@@ -76,7 +76,7 @@ def test_what_is_never_read_or_made_does_not_matter() -> None:
 
 @given(filters)
 def test_any_filters(rows: np.ndarray) -> None:
-    """Finite, on the grid; and in any order of channels the same."""
+    """Results are finite, on the grid, and independent of the order of channels."""
     found = importance([rows], [rows])
     assert np.isfinite(found).all()
     assert (found >= 0).all()
@@ -97,7 +97,7 @@ def test_parts_make_no_difference(rows: np.ndarray, columns: int, together: int)
 
 @pytest.mark.parametrize("seed", range(5))
 def test_scalar_products_are_exact_in_any_order(seed: int) -> None:
-    """So that no BLAS, and no number of threads, makes another decision."""
+    """Therefore the decisions do not depend on the BLAS or the number of threads."""
     rows = np.random.default_rng(seed).normal(0, 1, (16, 3000)) * 10.0 ** np.random.default_rng(seed).integers(
         -3, 3, 3000
     )
@@ -110,6 +110,6 @@ PINNED = ["0x1.2b3d000000000p+0", "0x1.0543600000000p+0", "0x1.564c800000000p-2"
 
 
 def test_figures_do_not_change() -> None:
-    """Bit for bit, on every machine."""
+    """They are equal bit for bit, on every machine."""
     rows = ((np.arange(24) * 37 % 29) - 14.0).reshape(4, 6)
     assert [value.hex() for value in importance([rows], [rows[:, :2]]).tolist()] == PINNED

@@ -1,4 +1,4 @@
-"""Weights as products of two matrices: ranks, steps, forms, displacements, and what comes out."""
+"""Weights as products of two matrices: ranks, step sizes, forms, displacements, and decoded weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORMS = ["block", "units"]
 
 
 def decaying(rows: int, columns: int, fall: float = 6.0) -> Array:
-    """A matrix with singular values that fall exponentially."""
+    """Return a matrix whose singular values decrease exponentially."""
     n = min(rows, columns)
     left, right = (np.linalg.qr(RNG.normal(size=(size, n)))[0] for size in (rows, columns))
     return (left * np.exp(-np.arange(n) / fall) @ right.T).astype("f4")
@@ -58,7 +58,7 @@ def model() -> dict[str, Array]:
 
 
 def prepared(tensors: Any, step: str, **options: Any) -> Prepared:
-    """The model after the step."""
+    """Return the model after the step."""
     found: list[Prepared] = []
     known = tensors if isinstance(tensors, Model) else Model(tensors)
     config = nnr.EncoderConfig(reduce=step, **options)
@@ -76,7 +76,7 @@ def parameters(found: Prepared) -> int:
 
 
 def units(data: bytes) -> list[tuple[int, int, list[str]]]:
-    """Payload type, compressed_parameter_types and names of the compressed data units."""
+    """Return payload type, compressed_parameter_types and names of the compressed data units."""
     found = [unit.ndu for unit in nnr.units(data) if unit.header.nnr_unit_type == NNR_NDU]
     kind = "nnr_compressed_data_unit_payload_type"
     return [(getattr(one, kind), one.compressed_parameter_types, [*map(str, one.topology_elem_ids)]) for one in found]
@@ -114,11 +114,11 @@ def test_the_rank_is_the_least(bound: float, mse: bool) -> None:
     if rank * sum(w.shape) >= w.size:
         assert [*found.model] == ["w"]
     else:
-        assert found.model["w.G"].shape[1] in (rank, rank + 1)  # rounding takes some
+        assert found.model["w.G"].shape[1] in (rank, rank + 1)  # rounding loses some
 
 
 def test_ratio() -> None:
-    """Of all tensors together, with errors that no other ranks of as many parameters have."""
+    """The ratio refers to all tensors together; no other ranks with as many parameters have smaller errors."""
     tensors = {name: array for name, array in model().items() if array.ndim > 1}
     total = sum(array.size for array in tensors.values())
     least = sum(sum(_matrix(array).shape) for array in tensors.values())
@@ -152,7 +152,7 @@ def test_rank() -> None:
 
 @pytest.mark.parametrize("step", ["lowrank(rank=9)", "lowrank(ratio=0.5)", "lowrank(rank=9, displacement=true)"])
 def test_no_rank_is_more_than_that_of_the_matrix(step: str) -> None:
-    """Vectors beyond it could be any."""
+    """Further singular vectors would be arbitrary."""
     w = RNG.integers(-4, 5, (60, 3)) @ RNG.integers(-4, 5, (3, 50))
     found = prepared({"w": w.astype("f4")}, step)
     assert found.model["w.G"].shape == (60, 3)
@@ -167,7 +167,7 @@ def test_the_best_matrix_of_a_rank() -> None:
 
 
 def test_by_rate_and_distortion() -> None:
-    """Without an amount: where G and H take fewer bits for the same error, and nowhere else."""
+    """Without an amount, tensors are decomposed exactly where G and H take fewer bits for the same error."""
     tensors = {"low": decaying(96, 80, 4), "full": RNG.normal(0, 0.05, (96, 80)).astype("f4")}
     data = nnr.encode(tensors, reduce="lowrank")
     plain = nnr.encode(tensors)
@@ -184,7 +184,7 @@ def test_by_rate_with_goals(goal: dict[str, Any]) -> None:
     assert NNR_CPT_DC in [types for _, types, _ in units(nnr.encode(tensors, reduce="lowrank", **goal))]
 
 
-# ------------------------------------------------------------------------------------------------ what stays
+# ------------------------------------------------------------------------------------------------ unchanged tensors
 def test_what_stays_as_it_is() -> None:
     w = decaying(40, 30)
     tensors = {
@@ -273,7 +273,7 @@ def test_the_product_has_the_error_that_the_weight_would_have(options: dict[str,
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_goals_are_those_of_the_weight(form: str) -> None:
+def test_goals_refer_to_the_weight(form: str) -> None:
     step, tensors = f"lowrank(error=0.05, form={form})", model()
     whole = {name: prepared(tensors, step).restored[name].astype("f8") for name in ("w", "conv", "kernel")}
     got = nnr.decode(nnr.encode(tensors, reduce=step, snr=33))
@@ -303,7 +303,7 @@ def test_goals_count_what_narrow_types_round(step: str, dtype: Any) -> None:
         assert np.abs(got(max_error=bound) - left).max() <= bound
 
 
-def test_rules_and_overrides_of_the_weight_are_those_of_its_factors() -> None:
+def test_rules_and_overrides_of_the_weight_apply_to_its_factors() -> None:
     step, tensors = "lowrank(error=0.05)", model()
     plain = nnr.decode(nnr.encode(tensors, reduce=step))
     for options in ({"rules": [nnr.Rule("w", qp=-20)]}, {"overrides": {"w": {"qp": -20}}}):
@@ -330,7 +330,7 @@ def test_tuning() -> None:
 
 
 def test_costs() -> None:
-    """What errors of G and H make of the weight, against what they do make of it."""
+    """The estimated effect of errors of G and H on the weight is compared with the real one."""
     g, h = RNG.normal(0, 1, (60, 5)), RNG.normal(0, 3, (5, 40))
     factors = Factors(float((g**2).sum()), float((h**2).sum()), 60, 40, 5)
     steps = factors.steps(0.01)
@@ -382,7 +382,7 @@ def test_forms() -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("names", [["w", "b"], ["w"]], ids=len)
 def test_a_list_of_labels_has_each_of_them_once(names: list[str], form: str) -> None:
-    """Two units of one id, as H has no label (A.4)."""
+    """Two units have one id, because H has no label (A.4)."""
     shapes = {"w": (40, 30), "b": (1, 40)}
     variables = "".join(f"{name} = variable(shape = {[*shapes[name]]}, label = '{name}'); " for name in names)
     graph = f"version 1.0; graph g(x) -> (y) {{ x = external(shape = [1, 30]); {variables}y = linear(x, w); }}"
@@ -429,7 +429,7 @@ def test_types(dtype: Any) -> None:
         assert nnr.decode(data, dtype="float16")["w"].dtype == "f2"
 
 
-def test_what_comes_out_is_what_reports_tell(tmp_path: Path) -> None:
+def test_reports_agree_with_decoded_tensors(tmp_path: Path) -> None:
     tensors = model()
     report = nnr.encode_file(tensors, tmp_path / "x.nnr", reduce="lowrank(error=0.05)", statistics=True)
     assert [*report.tensors] == [*tensors]
@@ -471,7 +471,7 @@ def test_the_same_for_any_order_in_memory() -> None:
     st.integers(-1, 1),
 )
 def test_displacements_and_back(matrix: Array, corner: int) -> None:
-    """By the matrices of the definition: W - Z W Zf^T, with the shift Z and the f-circulant Zf."""
+    """The definition by matrices is used: W - Z W Zf^T, with the shift Z and the f-circulant Zf."""
     w = matrix.astype("f8")
     rows, columns = w.shape
     shift = np.eye(rows, k=-1)
@@ -524,7 +524,7 @@ def test_displacements_only_where_they_are_fewer() -> None:
 
 @pytest.mark.parametrize("dependent", [True, False])
 def test_by_rate_where_a_codebook_is_exact(dependent: bool) -> None:
-    """Its step says nothing of what errors may be."""
+    """Its step size does not bound errors."""
     tensors = {"w": toeplitz(40, 30)}
     options = {"dependent_quantization": dependent}
     data = nnr.encode(tensors, reduce="lowrank(displacement=true)", **options)

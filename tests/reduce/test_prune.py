@@ -1,4 +1,4 @@
-"""Pruning: which channels go, from which tensors, and what the bitstream says of it."""
+"""Pruning: removed channels, changed tensors, and the information in the bitstream."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ def prepared(
 
 
 def part(ratio: float, count: int) -> int:
-    """The share of a number, as its decimals have it, rounded up."""
+    """Return the share of a number in decimal arithmetic, rounded up."""
     return ceil(Fraction(str(ratio)) * count)
 
 
 def kept(after: Prepared, name: str, axis: int) -> list[bool]:
-    """Which indices of a dimension are left."""
+    """Return the remaining indices of a dimension."""
     masks = (after.pruning or PruningInfo()).kept
     return masks[name][axis].tolist() if name in masks else [True] * after.array(name).shape[axis]
 
 
-# ------------------------------------------------------------------------------------------------ what goes
+# ------------------------------------------------------------------------------------------------ removed channels
 def test_channels_go_from_all_their_tensors() -> None:
     after = Prune(ratio=0.3, scope="local").apply(prepared())
     first, second = np.array(kept(after, "a", 0)), np.array(kept(after, "b", 0))
@@ -93,7 +93,7 @@ def test_channels_go_from_all_their_tensors() -> None:
 
 
 def test_least_of_all_go_first() -> None:
-    """Globally: neurons of the second layer that hardly matter go before any of the first."""
+    """Pruning is global: unimportant neurons of the second layer are removed before any of the first."""
     tensors = {**TENSORS, "b": TENSORS["b"] * np.array([1, 1e-3, 1, 1e-3, 1], "f4")[:, None]}
     after = Prune(ratio=0.18).apply(prepared(tensors))
     assert (kept(after, "b", 0), kept(after, "a", 0)) == ([True, False, True, False, True], [True] * 6)
@@ -126,7 +126,7 @@ def test_as_many_as_asked_for_and_never_all(ratio: float, scope: str, seed: int)
 
 @given(st.integers(1, 5), st.integers(0, 3), st.integers(1, 3), st.integers(1, 3), st.data())
 def test_where_channels_stand(size: int, offset: int, outer: int, inner: int, data: st.DataObject) -> None:
-    """As Slice says it."""
+    """The positions agree with Slice."""
     chosen = sorted(data.draw(st.sets(st.integers(0, size - 1))))
     found = indices(Slice("t", 0, offset, outer, inner), np.array(chosen, np.int64), size)
     expected = [offset + (o * size + c) * inner + i for c in chosen for o in range(outer) for i in range(inner)]
@@ -134,7 +134,7 @@ def test_where_channels_stand(size: int, offset: int, outer: int, inner: int, da
 
 
 def test_groups_that_share_a_dimension() -> None:
-    """Channels that are read side by side, in two steps: the second knows where they are by then."""
+    """Concatenated channels are removed in two steps; the second one knows their new positions."""
     tensors = {"a": normal(4, 3), "b": normal(4, 3, seed=1), "r": normal(2, 11, seed=2)}
     channels = [
         Channels(4, (Slice("a", 0, makes=True), Slice("r", 1, offset=1))),
@@ -154,7 +154,7 @@ def test_groups_that_share_a_dimension() -> None:
     assert left[6:10].tolist() == kept(twice, "b", 0)
 
 
-# ------------------------------------------------------------------------------------------------ what stays
+# ------------------------------------------------------------------------------------------------ remaining channels
 @pytest.mark.parametrize(
     ("tensors", "options"),
     [
@@ -173,7 +173,7 @@ def test_groups_of_which_something_stays_stay(tensors: dict[str, Array], options
     assert after.array("b").shape[0] == 2
 
 
-def test_patterns_are_those_of_weights_that_make_channels() -> None:
+def test_patterns_match_weights_that_produce_channels() -> None:
     after = Prune(ratio=0.5, tensors="b|zz*").apply(prepared())
     assert (after.array("a").shape[0], after.array("b").shape) == (6, (2, 24))
 
@@ -211,7 +211,7 @@ def test_a_graph_without_channels_says_so() -> None:
 
 # ------------------------------------------------------------------------------------------------ sparsification
 @given(st.floats(0, 1), st.sampled_from([0.0, 0.3]))
-def test_the_share_of_zeros_is_that_of_what_is_left(sparsity: float, ratio: float) -> None:
+def test_the_share_of_zeros_refers_to_the_pruned_model(sparsity: float, ratio: float) -> None:
     after = Prune(ratio=ratio, sparsity=sparsity).apply(prepared())
     matrices = [after.array(name) for name in ("a", "b", "c", "other")]
     zeros, total = (sum(map(int, counts)) for counts in zip(*[((m == 0).sum(), m.size) for m in matrices], strict=True))
@@ -241,7 +241,7 @@ def test_not_a_numbers_stay() -> None:
 
 # ------------------------------------------------------------------------------------------------ bitstreams
 def container(data: bytes) -> NnrPruningTopologyContainer | None:
-    """What NNR_TPL_PRUN says."""
+    """Return the content of NNR_TPL_PRUN."""
     found = [unit.payload for unit in nnr.units(data) if isinstance(unit.payload, NnrTopologyUnitPayload)]
     pruning = [payload.pruning for payload in found if "pruning" in payload]
     assert len(pruning) < 2
@@ -251,7 +251,7 @@ def container(data: bytes) -> NnrPruningTopologyContainer | None:
 @pytest.mark.medium
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("fold", [False, True])
-def test_what_is_written_is_what_is_read(indexed: bool, fold: bool, tmp_path: Path) -> None:
+def test_written_information_is_read(indexed: bool, fold: bool, tmp_path: Path) -> None:
     options = {"reduce": "prune(ratio=0.3)" + ", fold" * fold, "indexed_references": indexed}
     model = nnr.reduce(EXAMPLE, options["reduce"]).model
     data = nnr.encode(EXAMPLE, qp=-60, **options)
@@ -282,8 +282,8 @@ def test_what_is_written_is_what_is_read(indexed: bool, fold: bool, tmp_path: Pa
 
 @pytest.mark.medium
 @pytest.mark.parametrize("options", [{}, {"fold_batchnorm": True}, {"topology": "external", "block": True}])
-def test_masks_say_what_is_not_zero(options: dict[str, Any]) -> None:
-    """Over all tensors of two dimensions and more, in the order of their units; of blocks, the weight alone."""
+def test_masks_mark_nonzero_parameters(options: dict[str, Any]) -> None:
+    """They cover all tensors of two and more dimensions, in the order of their units; in blocks, only the weight."""
     step = "prune(ratio=0.2, sparsity=0.5, mask=true)"
     model = nnr.reduce(EXAMPLE, step).model
     data = nnr.encode(EXAMPLE, reduce=step, **options)
@@ -301,6 +301,56 @@ def test_masks_say_what_is_not_zero(options: dict[str, Any]) -> None:
         assert not decoded[name][np.asarray(model[name]) == 0].any()
 
 
+@pytest.mark.parametrize("options", ["form=mask", "form=mask, order=column", "form=channels"])
+def test_masks_of_removed_channels(options: str) -> None:
+    """Tensors keep their dimensions, with zeros in the places that the other form removes."""
+    step, order = f"prune(ratio=0.3, {options})", "F" if "column" in options else "C"
+    smaller, model = nnr.reduce(EXAMPLE, "prune(ratio=0.3)").model, nnr.reduce(EXAMPLE, step).model
+    removed = []
+    for name in model:
+        array = np.asarray(model[name])
+        others = [tuple({*range(array.ndim)} - {axis}) for axis in range(array.ndim)]
+        kept = np.ix_(*[(array != 0).any(axes) for axes in others])
+        if name.endswith("variance"):  # which divide
+            assert (array > 0).all()
+            kept = np.ix_(*[np.ones(extent, np.bool_) for extent in array.shape])
+        else:
+            assert array[kept].tobytes() == np.asarray(smaller[name]).tobytes()
+        bits = np.zeros(array.shape, np.bool_)
+        bits[kept] = True
+        removed.append(bits.reshape(len(bits), -1).any(1) if "channels" in options else bits.ravel(order))
+    data = nnr.encode(EXAMPLE, reduce=step)
+    assert not nnr.verify(data).violations
+    t = container(data)
+    assert t
+    assert (t.nnr_rep_type, t.prune_flag, t.sparse_flag) == (NNR_TPL_BMSK, 1, 0)
+    assert t.order_flag == int(order == "C")
+    assert t.prune_mask.bit_mask_value == bitarray(np.concatenate(removed).tolist())
+    decoded = nnr.decode(data)
+    assert not decoded.pruned
+    for name in model:
+        assert decoded[name].shape == model[name].shape
+        assert not decoded[name][np.asarray(model[name]) == 0].any()
+    units = [unit for unit in nnr.units(data) if getattr(unit.payload, "pruning", None) != t]
+    without = nnr.decode(b"".join(unit.data for unit in units))
+    assert all(without[name].tobytes() == decoded[name].tobytes() for name in model)
+
+
+@pytest.mark.parametrize(
+    ("step", "match"),
+    [
+        ("prune(ratio=0.1, form=bits)", "no form 'bits'"),
+        ("prune(ratio=0.1, order=diagonal)", "no order 'diagonal'"),
+        ("prune(ratio=0.1, form=channels, order=column)", "order requires"),
+        ("prune(ratio=0.1, form=mask), prune(ratio=0.1)", "only pruning"),
+        ("prune(ratio=0.1), prune(ratio=0.1, form=channels)", "only pruning"),
+    ],
+)
+def test_forms_that_do_not_exist_or_mix(step: str, match: str) -> None:
+    with pytest.raises(EncodeError, match=match):
+        nnr.encode(EXAMPLE, reduce=step)
+
+
 def test_masks_without_pruning() -> None:
     tensors = {"w": normal(8, 8), "b": normal(8)}
     data = nnr.encode(tensors, reduce="prune(ratio=0, sparsity=0.5, mask=true)")
@@ -312,12 +362,12 @@ def test_masks_without_pruning() -> None:
     assert (nnr.decode(data)["w"] == 0).sum() >= 32
 
 
-def test_masks_leave_what_is_kept_exactly() -> None:
-    """Negative zeros and codes among it."""
+def test_masks_keep_exact_values() -> None:
+    """This includes negative zeros and codes."""
     exact = np.where(np.arange(4096).reshape(64, 64) % 3, normal(64, 64), np.float32(-0.0))
     exact[0] = 0
     tensors = {"w": normal(8, 8), "x": exact, "h": exact.astype("f2"), "n": np.arange(-8, 8, dtype="i8").reshape(4, 4)}
-    tensors["s"] = np.array([[-0.0, 0.1], [0.3, -0.0]], "f4")  # as it is
+    tensors["s"] = np.array([[-0.0, 0.1], [0.3, -0.0]], "f4")  # unchanged
     rules = [nnr.Rule("[xhs]", exact=True)]
     data = nnr.encode(tensors, reduce="prune(ratio=0, sparsity=0.5, mask=true)", rules=rules)
     decoded = nnr.decode(data)
@@ -326,7 +376,7 @@ def test_masks_leave_what_is_kept_exactly() -> None:
 
 
 def test_dimensions_and_bits_are_as_coded(tmp_path: Path) -> None:
-    """Of a block whose second dimension is coded first."""
+    """The second dimension of the block is coded first."""
     shapes = {"m": (4, 6), "b": (1, 6), "n": (6, 3), "k": (1, 3)}
     lines = [f"{name} = variable(shape = {list(shape)}, label = '{name}');" for name, shape in shapes.items()]
     body = "y = matmul(relu(matmul(x, m) + b), n) + k;"
@@ -367,7 +417,7 @@ def test_a_pruned_model_is_encoded_again() -> None:
     ids=lambda options: "".join(options) or "plain",
 )
 def test_a_pruned_model_is_pruned_further(name: Path, options: dict[str, Any], tmp_path: Path) -> None:
-    """As if it had been saved in between."""
+    """The result is the same as with saving in between."""
     form, step = name.suffix[1:], "prune(ratio=0.3)"
     topology = name if "topology" in options else None
     once = nnr.decode(nnr.encode(name, reduce=step, qp=-60, **options), topology=topology)
@@ -405,13 +455,13 @@ def test_the_same_bytes_for_any_number_of_threads() -> None:
     assert nnr.encode(EXAMPLE, reduce=step) == nnr.encode(EXAMPLE, reduce=step, jobs=3)
 
 
-def test_an_estimate_counts_what_is_said_of_pruning() -> None:
+def test_an_estimate_counts_pruning_information() -> None:
     step = "prune(ratio=0.2, sparsity=0.5, mask=true)"
     found = nnr.estimate(EXAMPLE, reduce=step).nbytes
     assert found == pytest.approx(len(nnr.encode(EXAMPLE, reduce=step)), rel=0.02)
 
 
-def test_inspect_tells_of_it() -> None:
+def test_inspect_shows_it() -> None:
     data = nnr.encode(EXAMPLE, reduce="prune(ratio=0.2, sparsity=0.5, mask=true)")
     (told,) = [info.detail for info in nnr.inspect(data) if "NNR_TPL_PRUN" in info.detail]
     assert re.fullmatch(r"NNR_TPL_PRUN, new shapes of 15, sparse_mask of \d+ with \d+ zeros", told)
@@ -419,7 +469,7 @@ def test_inspect_tells_of_it() -> None:
 
 @needs_shared
 def test_residuals_of_several_widths() -> None:
-    """ResNet-20: the network's streams are cut alike, zeros beside them stay."""
+    """ResNet-20: the residual streams of all widths are cut equally, and zeros beside them stay."""
     assert SHARED
     model = nnr.reduce(SHARED / "models" / "resnet20_cifar10.nnef", "prune(ratio=0.3, scope=local)").model
     shapes = {name: np.asarray(model[name]).shape for name in model}

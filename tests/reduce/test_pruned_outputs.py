@@ -1,4 +1,4 @@
-"""Pruned networks run in other people's software with smaller shapes, and give what the masked original gives."""
+"""Pruned networks run in other software with smaller shapes, and have the outputs of the masked original."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ NETWORKS = [
     pytest.param(MODELS / "resnet56_cifar10.nnef", marks=[needs_shared, pytest.mark.slow]),
     pytest.param(MODELS / "squeezenet1_0_deepcompression.nnef", marks=[needs_shared, pytest.mark.slow]),
 ]
-#: What the rounding of float32 may make of outputs, relative to the largest.
+#: Effect of float32 rounding on outputs, relative to the largest.
 TOLERANCE = 2e-5
 
 
 def pruned_and_masked(model: Model, step: str) -> tuple[Model, Model]:
-    """A model without channels, and the model with zeros where they were, in all tensors that have some of them."""
+    """Return a model without channels, and the model with zeros in their place in all affected tensors."""
     assert model.topology
     wiring = Wiring(channels=formats.channels(model.topology))
     prepared = prepare(model, EncoderConfig(reduce=step), wiring)
@@ -80,7 +80,7 @@ def test_networks(path: Path, engine: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["tract", pytest.param("nnef", marks=pytest.mark.slow)])
 def test_operations(engine: str, tmp_path: Path) -> None:
-    """Of each rule with channels that can be removed, if the engine can run the graph as it is."""
+    """Each rule with removable channels is tested if the engine can run the original graph."""
     engines.needs(engine)
     models = []
     for k, (body, expected) in enumerate(RULES.values()):
@@ -113,7 +113,7 @@ def test_operations(engine: str, tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_from_end_to_end(options: dict[str, Any], tmp_path: Path) -> None:
-    """Through a bitstream of fine steps, in all forms that it may have."""
+    """The model is coded with small step sizes, in all forms of bitstreams."""
     engines.needs("tract")
     model = nnr.load(EXAMPLE)
     _, masked = pruned_and_masked(model, "prune(ratio=0.3)")

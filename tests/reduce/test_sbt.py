@@ -1,4 +1,4 @@
-"""Binary-ternary quantization of one tensor: the largest stay, with one magnitude, which is their mean."""
+"""Binary-ternary quantization of one tensor: the largest values remain, with their mean as magnitude."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def normal(*shape: int, seed: int = 0) -> Array:
 
 
 def test_ternary_by_hand() -> None:
-    """Of eight, half are to be 0: tau is 3, and mu the mean of 4, 5, 6 and 7."""
+    """Half of eight values become 0: tau is 3, and mu the mean of 4, 5, 6 and 7."""
     array = np.array([[1, -2, 3, -4], [5, 0, -7, 6]], "f4")
     got = binary_ternary(array, 0.5, ternary=True)
     assert got.tolist() == [[0, 0, 0, -5.5], [5.5, 0, -5.5, 5.5]]
@@ -30,7 +30,7 @@ def test_ternary_by_hand() -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_binary_by_hand(sign: int) -> None:
-    """The mean of 4 and 9 is more than that of 5, 6 and 7."""
+    """The mean of 4 and 9 exceeds the mean of 5, 6 and 7."""
     array = sign * np.array([1, -4, 5, 6, 2, 3, 7, -9], "f8")
     assert (sign * binary_ternary(array, 3 / 8, ternary=False)).tolist() == [0, -6.5, 0, 0, 0, 0, 0, -6.5]
     array[-1] = -sign * 7  # 5.5, which is less than 6
@@ -73,7 +73,7 @@ def test_any_tensor(array: Array, ratio: float, ternary: bool) -> None:
 @pytest.mark.parametrize("ratio", [0.0, 0.5, 0.9, 0.98, 0.999])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_mu_makes_the_error_least(ratio: float, dtype: str) -> None:
-    """Of one magnitude the mean is what loses least, and nothing else but what is largest could lose less."""
+    """For one magnitude the mean has the smallest error, and no other selection than the largest values has less."""
     array = normal(64, 100).astype(dtype)
     got = binary_ternary(array, ratio, ternary=True)
     assert np.count_nonzero(got) == array.size - ceil(round(ratio * array.size, 6))
@@ -94,7 +94,7 @@ def test_at_least_one_stays() -> None:
         assert np.abs(got).max() == np.abs(array).max()
 
 
-def test_what_is_alike_goes_together() -> None:
+def test_equal_values_are_treated_equally() -> None:
     same = np.full((5, 5), -0.25, "f4")
     assert np.array_equal(binary_ternary(same, 0.9, ternary=True), same)
     assert np.array_equal(binary_ternary(same, 0.9, ternary=False), same)
@@ -111,7 +111,7 @@ def test_zeros_that_are_there_count() -> None:
 
 
 @pytest.mark.parametrize("hostile", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays(hostile: float) -> None:
+def test_infinities_and_nan_stay(hostile: float) -> None:
     array = normal(4, 5)
     array[1, 2] = hostile
     assert binary_ternary(array, 0.5, ternary=True) is array
@@ -146,7 +146,7 @@ def test_layouts_do_not_matter() -> None:
 
 
 def test_the_mean_is_that_of_all_items() -> None:
-    """More than are added up together."""
+    """There are more items than are summed at once."""
     array = np.concatenate([normal(512, 1000), 10 * normal(512, 1000, seed=1)])
     got = binary_ternary(array, 0.5, ternary=True)
     assert np.abs(got).max() == pytest.approx(np.abs(array[got != 0]).mean(dtype="f8"), rel=1e-6)

@@ -1,4 +1,4 @@
-"""Scales of least squared error for weights as they are quantized."""
+"""Scales of least squared error for quantized weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..encoder.test_blocks import units
 from ..encoder.test_fold import BN, MODEL, TENSORS, linear
 
 RNG = np.random.default_rng(9)
-#: Whose outputs get a scale each, with steps at which these pay.
+#: A weight whose outputs get scales, with step sizes at which these save bytes.
 WIDE = RNG.laplace(0, 0.05, (16, 3000)).astype("f4")
 COARSE: dict[str, Any] = {"quality": 6.0, "effort": 1}
 
@@ -35,7 +35,7 @@ def squared(one: Array, other: Array) -> float:
 
 
 def factors(name: str, raw: Mapping[str, Array], wanted: Array, axis: int = 0) -> Array:
-    """The least squares of a weight as it is coded, by numpy alone."""
+    """Return the least squares of a coded weight, computed with numpy alone."""
     w, q = (np.moveaxis(m.astype("f8"), axis, 0).reshape(m.shape[axis], -1) for m in (wanted, raw[name]))
     squares = (q * q).sum(1)
     return np.divide((w * q).sum(1), squares, out=np.ones(len(q)), where=squares > 0)
@@ -76,7 +76,7 @@ def test_sums_do_not_depend_on_their_order() -> None:
 
 
 def test_a_new_scale() -> None:
-    """A weight of its own is coded with its scale where that pays; what comes out is their product."""
+    """A weight outside blocks is coded with its scale if that saves bytes; its decoded value is their product."""
     plain, data = nnr.encode({"w": WIDE}, **COARSE), nnr.encode({"w": WIDE}, reduce="scale", **COARSE)
     assert not nnr.verify(data).violations
     assert units(data) == [(NNR_CPT_LS, ["w", "w_scaling"])]
@@ -87,7 +87,7 @@ def test_a_new_scale() -> None:
     assert squared(got["w"], WIDE) < 0.95 * squared(raw["w"], WIDE)
     assert len(data) < 1.01 * len(plain)
     larger = nnr.encode({"w": WIDE}, **{**COARSE, "quality": 6.25})
-    assert len(larger) > len(data)  # and yet
+    assert len(larger) > len(data)  # nevertheless
     assert squared(nnr.decode(larger)["w"], WIDE) > squared(got["w"], WIDE)
 
 
@@ -95,14 +95,14 @@ def test_a_scale_that_does_not_pay() -> None:
     for options in ({"quality": 40.0}, {"quality": 6.0, "effort": 1}):
         tensors = {"w": WIDE if "effort" not in options else WIDE[:, :20]}
         assert units(nnr.encode(tensors, reduce="scale", **options)) == [(0, ["w"])]
-    for step in (None, 0.01):  # no error, and a codebook
+    for step in (None, 0.01):  # no error, because of a codebook
         exact = {"w": np.round(WIDE / step) * np.float32(step) if step else np.sign(WIDE)}
         assert nnr.encode(exact, reduce="scale", effort=1) == nnr.encode(exact, effort=1)
 
 
 @pytest.mark.parametrize("steps", ["scale", "fold, scale", "scale(method=gain), scale", "scale, fold"])
 def test_normalizations_take_the_scales(steps: str) -> None:
-    """They cost nothing there; what the convolution and its normalization do together is nearer to what it was."""
+    """They cost nothing there; the combined result of convolution and normalization has a smaller error."""
     options: dict[str, Any] = {"quality": 9.0, "rate": 0.0}
     before = steps.replace(", scale", "").replace("scale, ", "")
     plain = nnr.encode(MODEL, block=True, **options, **({} if before == "scale" else {"reduce": before}))
@@ -114,11 +114,11 @@ def test_normalizations_take_the_scales(steps: str) -> None:
     np.testing.assert_array_equal(raw["conv.weight"], known["conv.weight"])
     wanted, got, was = (linear(m) for m in (TENSORS, nnr.decode(data).tensors, nnr.decode(plain).tensors))
     assert squared(got[0], wanted[0]) < 0.98 * squared(was[0], wanted[0])
-    np.testing.assert_allclose(got[1], was[1], atol=0.02)  # beta alone, and what is rounded
+    np.testing.assert_allclose(got[1], was[1], atol=0.02)  # only beta, and rounding errors
 
 
 def test_what_normalizations_become() -> None:
-    """gamma times the scale, mean and bias divided by it; beta and variance stay."""
+    """gamma is multiplied by the scale, mean and bias are divided by it; beta and variance stay."""
     options: dict[str, Any] = {"quality": 9.0, "rate": 0.0}
     plain, got = (nnr.decode(nnr.encode(MODEL, **options, **o)).tensors for o in ({"block": True}, {"reduce": "scale"}))
     scales = factors("conv.weight", got, TENSORS["conv.weight"])
@@ -137,7 +137,7 @@ def test_a_scale_that_the_caller_has() -> None:
 
 
 def test_another_dimension() -> None:
-    """That of a transposed convolution: its outputs have the scales, and the weight its own order of dimensions."""
+    """The outputs of a transposed convolution have the scales, and its weight has another order of dimensions."""
     weight = np.moveaxis(WIDE.reshape(16, 60, 50), 0, 1)
     model = Model({"w": weight, "b": np.ones(16, "f4")}, blocks=[Block("w", bias="b", axis=1)])
     raw = nnr.decode(nnr.encode(model, reduce="scale", **COARSE), raw=True).tensors
@@ -147,7 +147,7 @@ def test_another_dimension() -> None:
     assert got.shape == weight.shape
 
 
-# ------------------------------------------------------------------------------------------------ what stays
+# ------------------------------------------------------------------------------------------------ unchanged tensors
 @pytest.mark.parametrize(
     "options",
     [
@@ -161,7 +161,7 @@ def test_another_dimension() -> None:
     ids=str,
 )
 def test_weights_without_scales(options: dict[str, Any]) -> None:
-    """The other one may have a scale."""
+    """The other weight may have a scale."""
     tensors = {"w": WIDE, "v": WIDE[:, :64]}
     options = {**COARSE, **options}
     if "compressed_parameter_types" in options:
@@ -182,7 +182,7 @@ def test_tensors_by_their_names() -> None:
     tensors = {"a.w": WIDE, "b.w": WIDE[::-1].copy(), "w_scaling": WIDE[0].copy(), "w": WIDE * 2}
     got = nnr.decode(nnr.encode(tensors, reduce="scale(tensors=b*|w)", **COARSE), raw=True).tensors
     assert {name for name in got if "_scaling" in name} == {"b.w_scaling", "w_scaling"}
-    assert got["w_scaling"].shape == (3000,)  # which is a tensor of the model
+    assert got["w_scaling"].shape == (3000,)  # a tensor of the model
     with pytest.raises(nnr.EncodeError, match="is a float matrix"):
         nnr.encode(tensors, reduce="scale(tensors=c)")
 
@@ -220,7 +220,7 @@ def test_estimates_and_targets() -> None:
 
 
 def test_what_reduce_returns_has_no_scales() -> None:
-    """They follow from levels, which there are none of yet."""
+    """Scales follow from levels, which do not exist yet."""
     found = nnr.reduce(MODEL, "scale")
     assert {name: array.tolist() for name, array in found.model.tensors.items()} == {
         name: array.tolist() for name, array in TENSORS.items()
@@ -230,7 +230,7 @@ def test_what_reduce_returns_has_no_scales() -> None:
 
 @pytest.mark.parametrize("qp", [-20, -10])
 def test_scales_count_as_they_are_decoded(qp: int) -> None:
-    """What coarse steps of scales lose may be more than these gain."""
+    """Quantization of scales with large step sizes may lose more than the scales gain."""
     options: dict[str, Any] = {"qp": qp, "rate": 0.0, "fine_vectors": False, "rules": (nnr.Rule("s", qp=-24),)}
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -241,7 +241,7 @@ def test_scales_count_as_they_are_decoded(qp: int) -> None:
 
 
 def test_a_scale_that_would_not_fit_its_unit() -> None:
-    """That is no reason to refuse what can be coded without."""
+    """The model is coded without it instead of being rejected."""
     weight = RNG.laplace(0, 1, (16, 700)).astype("f2")
     found = []
     for largest in np.geomspace(0.5, 4, 60):
@@ -255,7 +255,7 @@ def test_a_scale_that_would_not_fit_its_unit() -> None:
 
 
 def _length(model: Model, options: Mapping[str, Any]) -> int:
-    """Bytes; 0 where the model is refused."""
+    """Return the size in bytes; 0 if the model is rejected."""
     try:
         return len(nnr.encode(model, **options))
     except nnr.EncodeError:

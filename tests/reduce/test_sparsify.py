@@ -1,4 +1,4 @@
-"""Sparsification: enough zeros and few more, the parameters that are worth least, and what the bitstream says of it."""
+"""Sparsification: required number of zeros, least important parameters, and information in the bitstream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..arrays import assert_identical, models, patterns
 
 FLOATS = tuple(name for name, stored in STORED_TYPES.items() if stored.kind == "f")
 RATIOS = st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]) | st.floats(0, 1)
-#: Each method with options that make it do what it can do.
+#: Each method with options that make it effective.
 WAYS = (
     *(Sparsify(0.5, method=method) for method in METHODS),
     *(Sparsify(0.5, method=method, scope="local") for method in METHODS),
@@ -72,7 +72,7 @@ def values(array: Array) -> list[float]:
 
 
 def ordinary(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """The matrices that are finite, and whose squares are numbers that float64 has room for."""
+    """Return the finite matrices whose squares are representable in float64."""
     with np.errstate(invalid="ignore"):
         largest = {name: float(np.abs(array.astype("f8")).max()) for name, array in matrices(tensors).items()}
     return {name: tensors[name] for name, most in largest.items() if 1e-30 < most < 1e18}
@@ -90,7 +90,7 @@ def test_the_ratio_is_reached(tool: Sparsify) -> None:
 
 
 def assert_the_ratio_is_reached(tool: Sparsify, ratio: float) -> None:
-    """With as few more zeros as the last unit has, which is a parameter, a row or a block."""
+    """Check that surplus zeros are fewer than the last unit: a parameter, a row or a block."""
     before = weights()
     got = changed(Sparsify(**{**vars(tool), "ratio": ratio}), before)
     last = 108 if tool.method == "rows" else 9 if tool.method == "micro" else 1
@@ -149,7 +149,7 @@ def test_what_may_not_change(tool: Sparsify) -> None:
 
 
 @pytest.mark.parametrize("tool", WAYS, ids=str)
-def test_what_is_not_finite_stays(tool: Sparsify) -> None:
+def test_infinities_and_nan_stay(tool: Sparsify) -> None:
     tensors = weights()
     tensors["conv"][3, 1, 0, 0], tensors["conv"][5, 0, 1, 2], tensors["nans"] = np.nan, np.inf, np.full((4, 4), np.nan)
     got = changed(tool, tensors)
@@ -172,7 +172,7 @@ def test_magnitudes_decide_where_nothing_is_said() -> None:
 
 @given(models(), RATIOS)
 def test_exactly_as_many_as_asked_for_and_the_least(tensors: dict[str, Array], ratio: float) -> None:
-    """All magnitudes of the model in order, one by one; of those that are alike, some."""
+    """All magnitudes of the model are sorted one by one; some of equal ones become 0."""
     if not matrices(tensors):
         return
     got, left, gone = changed(Sparsify(ratio), tensors), [], []
@@ -189,7 +189,7 @@ def test_exactly_as_many_as_asked_for_and_the_least(tensors: dict[str, Array], r
 @pytest.mark.parametrize("name", FLOATS)
 @pytest.mark.parametrize("scope", ["global", "local"])
 def test_of_values_that_are_alike_some_stay(name: str, scope: str) -> None:
-    """Weights of two or three values do not all become 0, and zeros are spread over them."""
+    """Weights of two or three values do not all become 0, and zeros are distributed over them."""
     tensors = {k: np.ones((8, 10), STORED_TYPES[name].dtype) for k in "ab"}
     tensors["c"] = np.array([[0.5, -0.5] * 4, [-1, 1] * 4], tensors["a"].dtype)
     for ratio in (0.1, 0.5, 0.75):
@@ -213,7 +213,7 @@ def test_one_threshold_for_all_makes_the_least_error(ratio: float) -> None:
 
 
 def test_magnitudes_of_several_types_are_compared_as_they_are() -> None:
-    """0.1 is a little more in float32; and float64 has numbers that float32 does not."""
+    """0.1 is slightly larger in float32, and float64 has numbers that float32 lacks."""
     tensors = {"a": np.full((2, 4), 0.1, "f4"), "b": np.full((2, 4), 0.1), "c": np.array([[1e300, -2e300]] * 2)}
     got = changed(Sparsify(0.4), tensors)
     assert got["a"].all() and not got["b"].any() and got["c"].all()
@@ -223,14 +223,14 @@ def test_magnitudes_of_several_types_are_compared_as_they_are() -> None:
 
 
 def test_weights_of_any_magnitude() -> None:
-    """One threshold for tensors whose magnitudes are as different as floats can be."""
+    """One threshold applies to tensors with the most different magnitudes."""
     tensors = {"a": normal(40, 40).astype("f8") * 2.0**-900, "b": normal(40, 40, seed=1) * np.float32(2.0**100)}
     got = changed(Sparsify(0.75, method="magnitude"), tensors)
     assert not got["a"].any() and (got["b"] == 0).sum() == 800
 
 
 def test_a_threshold() -> None:
-    """What is less than sparsification_threshold becomes 0 (6.4.4.3), and what equals it does not."""
+    """Values below sparsification_threshold become 0 (6.4.4.3), equal ones do not."""
     array = np.array([[0.25, -0.25, 0.125, -0.125], [0.2499, -0.2501, 0, np.nan]], "f4")
     for method in ("statistics", "magnitude"):
         got = changed(Sparsify(threshold=0.25, method=method), {"w": array})["w"]
@@ -241,7 +241,7 @@ def test_a_threshold() -> None:
 
 @given(models(FLOATS), RATIOS)
 def test_deviations_from_the_mean_decide(tensors: dict[str, Array], ratio: float) -> None:
-    """By ``(|x| - |mean|) / deviation``, one by one: what is 0 has less than what is not, and is not too much."""
+    """Values are sorted by ``(|x| - |mean|) / deviation``: zeros have less than nonzero values, and are few enough."""
     kept = ordinary(tensors)
     if not kept:
         return
@@ -249,7 +249,7 @@ def test_deviations_from_the_mean_decide(tensors: dict[str, Array], ratio: float
     for name, array in kept.items():
         mean, deviation = abs(float(np.mean(values(array)))), float(np.std(values(array)))
         if deviation < 1e-3 * max(map(abs, values(array))):
-            return  # all are about alike
+            return  # all are nearly equal
         for before, after in zip(values(array), values(got[name]), strict=True):
             zero += not before
             if before:
@@ -267,7 +267,7 @@ def loss(w: Array, before: Array, weight: float) -> float:
 
 @pytest.mark.parametrize("threshold", [0.02, 0.1])
 def test_the_loss_is_least(threshold: float) -> None:
-    """Of the loss with its weight lambda_c = gain * threshold * B no change nearby is better."""
+    """No nearby change reduces the loss with its weight lambda_c = gain * threshold * B."""
     before = normal(12, 10, seed=4).astype("f8")
     got = compressible({"w": before}, threshold)["w"]
     above = np.maximum(np.abs(before) - threshold, 0)
@@ -279,7 +279,7 @@ def test_the_loss_is_least(threshold: float) -> None:
     for step in (1e-2, 1e-3):
         for _ in range(200):
             assert loss(got + step * rng.normal(0, 0.1, got.shape), before, weight) > least
-    # The gain is that of least squares.
+    # The gain minimizes the squared error.
     assert ((got - before) ** 2).sum() <= min(((got * f - before) ** 2).sum() for f in (0.99, 0.999, 1.001, 1.01))
 
 
@@ -291,7 +291,7 @@ def test_the_same_zeros_as_one_threshold() -> None:
 
 
 def test_all_of_the_largest_weights() -> None:
-    """Nothing is above the threshold, and no gain is that of anything."""
+    """No value is above the threshold, and the gain is undefined."""
     before = np.array([[1e305, -1e300], [1e-300, 2.0]])
     assert not changed(Sparsify(1.0, method="compressibility"), {"w": before})["w"].any()
     got = compressible({"w": np.array([[1e305, np.nextafter(1e305, 2e305)], [1.0, -2.0]])}, 1e305)["w"]
@@ -299,7 +299,7 @@ def test_all_of_the_largest_weights() -> None:
 
 
 def test_what_the_gain_would_make_infinite_stays() -> None:
-    """Where most weights are just above the threshold, the gain is large; a type of 8 bits ends at 448."""
+    """If most weights are slightly above the threshold, the gain is large; an 8-bit type ends at 448."""
     before = np.full((40, 100), 104, STORED_TYPES["float8_e4m3fn"].dtype)
     before[0, :4] = 448, -448, 80, -80
     got = compressible({"w": before}, 90.0)["w"].astype("f4")
@@ -309,7 +309,7 @@ def test_what_the_gain_would_make_infinite_stays() -> None:
 
 # ------------------------------------------------------------------------------------------------ rows
 def test_rows_of_the_whole_model_and_of_each_tensor() -> None:
-    """Means of magnitudes in parts of the mean of them all: one delta_s, or one for each tensor (8.3.5)."""
+    """Mean magnitudes are relative to the overall mean: one delta_s, or one for each tensor (8.3.5)."""
     scales = {"a": np.arange(1, 9), "b": np.array([7.9, 8, 8.1, 8])}
     tensors = {name: scale[:, None] * np.ones((1, 6), "f4") for name, scale in scales.items()}
     got = changed(Sparsify(0.25, method="rows"), tensors)
@@ -321,7 +321,7 @@ def test_rows_of_the_whole_model_and_of_each_tensor() -> None:
 
 @given(models(FLOATS), RATIOS)
 def test_mean_magnitudes_of_rows_decide(tensors: dict[str, Array], ratio: float) -> None:
-    """Row by row, in parts of the mean of the tensor's rows."""
+    """Rows are compared relative to the mean of the tensor's rows."""
     kept = ordinary(tensors)
     if not kept:
         return
@@ -342,7 +342,7 @@ def test_mean_magnitudes_of_rows_decide(tensors: dict[str, Array], ratio: float)
 
 
 def test_rows_lie_where_the_outputs_do() -> None:
-    """The dimension of a block of the model is that of its outputs."""
+    """In a block of the model, rows are indices of the output dimension."""
     weight = normal(6, 5) * np.array([1, 0.01, 1, 0.02, 1], "f4")
     got = changed(
         Sparsify(0.4, method="rows"), {"w": weight, "b": np.zeros(5, "f4")}, blocks=[Block("w", bias="b", axis=1)]
@@ -360,7 +360,7 @@ def test_row_skipping_pays() -> None:
 
 # ------------------------------------------------------------------------------------------------ blocks
 @pytest.mark.parametrize("block", ["1x1", "4x1x1", "2x3x4", "5x5"])
-def test_blocks_are_0_as_a_whole_and_those_of_least_error(block: str) -> None:
+def test_whole_blocks_of_least_error_are_0(block: str) -> None:
     before = {name: weights()[name] for name in ("conv", "small", "fc")}
     tool = Sparsify(0.4, method="micro", block=block)
     got = changed(tool, before)
@@ -390,7 +390,7 @@ def test_each_superblock_gets_the_ratio() -> None:
 @pytest.mark.medium
 @given(models(FLOATS), st.floats(0, 1), st.sampled_from([("2x1x1", "4x4"), ("1x3x2", "2x6x4"), ("2x2x3", "2x4x6")]))
 def test_superblocks_one_by_one(tensors: dict[str, Array], ratio: float, sizes: tuple[str, str]) -> None:
-    """Of each superblock the blocks of least root mean square, until the ratio is 0, and no block more."""
+    """In each superblock, the blocks of least root mean square become 0 until the ratio is reached."""
     kept = ordinary(tensors)
     if not kept:
         return
@@ -429,7 +429,7 @@ def test_zeros_that_are_there_count_in_blocks() -> None:
 
 @pytest.mark.medium
 def test_large_blocks_and_long_kernels() -> None:
-    """The squares of a block of more items than 64 bits have room for, and tensors that are looked at part by part."""
+    """Squares of a block exceed 64 bits, and tensors are processed in parts."""
     long = np.full((3, 2, 1 << 20), 1.98, "f4")
     long[1, 0] = 1.9
     got = changed(Sparsify(0.1, method="micro"), {"w": long})["w"]
@@ -438,11 +438,11 @@ def test_large_blocks_and_long_kernels() -> None:
     got = changed(Sparsify(0.25, method="micro", block="1x2x1"), {"w": many})["w"]
     assert np.array_equal(got, np.where(many == 1, 0, many))
     each = np.random.default_rng(0).permutation(700 * 900).reshape(700, 900).astype("f4")
-    for wanted in (315000, 314997, 1000, 629000):  # the least, of which one is 0 already
+    for wanted in (315000, 314997, 1000, 629000):  # the smallest ones, one of which is 0 already
         got = changed(Sparsify((wanted - 0.5) / each.size, method="micro"), {"w": each})["w"]
         assert np.array_equal(got, np.where(each < wanted, 0, each))
     got = changed(Sparsify(0.5, method="micro"), {"w": np.ones((600, 600), "f4")})["w"]
-    assert not got[:300].any() and got[300:].all()  # all are alike: the first ones
+    assert not got[:300].any() and got[300:].all()  # all are equal: the first ones
 
 
 # ------------------------------------------------------------------------------------------------ options
@@ -472,7 +472,7 @@ def test_options_that_mean_nothing(options: str, message: str) -> None:
 # ------------------------------------------------------------------------------------------------ bitstreams
 @pytest.mark.parametrize("tool", WAYS, ids=str)
 def test_a_bitstream(tool: Sparsify) -> None:
-    """It says that the model is sparse, and the zeros are there; all else is as without the step."""
+    """It states that the model is sparse, and contains the zeros; everything else is as without the step."""
     options = ", ".join(f"{name}={value}" for name, value in vars(tool).items() if value not in (None, "", False))
     data = nnr.encode(weights(), reduce=f"sparsify({options})")
     assert not nnr.verify(data).violations
@@ -505,9 +505,23 @@ def test_a_mask_is_asked_for() -> None:
     assert Sparsify(0.5).apply(known).pruning == PruningInfo({"w": (2, 3)})
 
 
+@pytest.mark.parametrize("order", ["row", "column"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_tensors_that_share_a_unit_have_their_own_bits(axis: int, order: str) -> None:
+    """They follow each other in the mask, whatever the dimension along which they are joined (errata N1)."""
+    one = np.random.default_rng(0).normal(size=(9, 9, 4)).astype("f4")
+    tensors = {"a": one, "b": one[:5] - 1 if axis == 0 else one[:, :5] - 1, "c": one.swapaxes(1, 2) + 1}
+    reduce = f"sparsify(ratio=0.5, mask=true, order={order})"
+    data = nnr.encode(tensors, join=["{a,b,c}"], reduce=reduce)
+    assert not nnr.verify(data).violations
+    found, without = nnr.decode(data), nnr.decode(nnr.encode(tensors, join=["{a,b,c}"], reduce="sparsify(ratio=0.5)"))
+    for name in tensors:
+        assert_identical(np.asarray(found[name]), np.asarray(without[name]))
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_the_mask_says_what_is_0(method: str) -> None:
-    """A bit for each parameter of the tensors with two or more dimensions, in the order of their units (Table 19)."""
+def test_the_mask_marks_zeros(method: str) -> None:
+    """It has a bit for each parameter of tensors with two or more dimensions, in unit order (Table 19)."""
     reduce = f"sparsify(ratio=0.4, method={method}, mask=true)"
     data = nnr.encode(weights(), reduce=reduce)
     assert not nnr.verify(data).violations
@@ -523,8 +537,8 @@ def test_the_mask_says_what_is_0(method: str) -> None:
         assert_identical(np.asarray(array), np.asarray(without[name]))
 
 
-def test_a_mask_of_what_is_no_number() -> None:
-    """A signalling not-a-number, of which conversions would warn, is not 0."""
+def test_a_mask_with_nan() -> None:
+    """A signaling not-a-number, for which conversions would warn, is not 0."""
     tensors = {"w": weights()["conv"], "raw": np.ones((3, 4), "f4")}
     tensors["raw"].view("u4")[1, 2] = 0x7F800001
     data = nnr.encode(tensors, reduce="sparsify(threshold=0.01, mask=true)")

@@ -1,4 +1,4 @@
-"""Steps of parameter reduction: how they are asked for, in what order they are done, and what is told of them."""
+"""Steps of parameter reduction: their specification, order and report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ values = st.one_of(st.integers(-99, 99), st.floats(-9, 9), st.booleans(), st.sam
 
 @dataclass(frozen=True)
 class Halve:
-    """Half of what is small enough is taken away; a step for these tests."""
+    """Step for these tests that removes half of a small tensor."""
 
     AMOUNT: ClassVar[str] = "limit"
     AMOUNTS: ClassVar[tuple[float, ...]] = (0.01, 0.2)
@@ -74,7 +74,7 @@ def test_a_text_of_steps() -> None:
 @given(
     st.lists(st.builds(lambda tool, options: Step(tool, **options), names, st.dictionaries(names, values, max_size=3)))
 )
-def test_what_is_told_of_steps_reads_as_the_same(steps: list[Step]) -> None:
+def test_printed_steps_parse_to_the_same_steps(steps: list[Step]) -> None:
     text = ", ".join(map(str, steps))
     assert ", ".join(map(str, steps_of(text))) == text
 
@@ -102,7 +102,7 @@ def test_texts_that_are_no_steps(text: str) -> None:
 
 
 @pytest.mark.parametrize("given", [3, [3], [["fold"]], None, {"fold": 1}.values(), b"fold"])
-def test_what_is_no_list_of_steps(given: object) -> None:
+def test_invalid_lists_of_steps(given: object) -> None:
     with pytest.raises(nnr.EncodeError, match="reduce"):
         nnr.EncoderConfig(reduce=given)  # type: ignore[arg-type]
 
@@ -165,7 +165,7 @@ def test_options_that_exclude_each_other(options: dict[str, object], message: st
         nnr.EncoderConfig(**options)  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------------------------------------ what they do
+# ------------------------------------------------------------------------------------------------ effects
 def test_steps_are_done_in_order() -> None:
     twice = nnr.reduce(WEIGHTS, "halve(limit=0.1), halve(limit=0.04)")
     small = np.abs(WEIGHTS["a"]) < 0.1
@@ -181,7 +181,7 @@ def test_steps_are_done_in_order() -> None:
     assert twice.steps[1].nbytes < twice.steps[0].nbytes < len(nnr.encode(WEIGHTS))
 
 
-def test_what_is_reduced_is_coded() -> None:
+def test_reduced_tensors_are_coded() -> None:
     step = "halve(limit=0.1)"
     assert nnr.encode(WEIGHTS, reduce=step) == nnr.encode(nnr.reduce(WEIGHTS, step).model)
     np.testing.assert_array_equal(nnr.folded(WEIGHTS, reduce=step)["a"], nnr.reduce(WEIGHTS, step).model["a"])
@@ -215,7 +215,7 @@ def test_a_target_decides_on_amounts() -> None:
 
 
 def test_without_a_target_an_amount_is_asked_for() -> None:
-    report = nnr.reduce(WEIGHTS, "halve")  # this one does nothing without
+    report = nnr.reduce(WEIGHTS, "halve")  # this step does nothing without options
     assert report.steps[0].snr == np.inf
     with pytest.raises(nnr.EncodeError):
         nnr.encode(WEIGHTS, reduce="halve", target_size=20)

@@ -1,4 +1,4 @@
-"""Weights as three dimensions, and the blocks and superblocks that they are divided into (8.3.2)."""
+"""Weights with three dimensions, and their blocks and superblocks (8.3.2)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_texts_that_are_no_dimensions(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "256", "4x0x1"])
-def test_dimensions_that_no_map_can_tell_of(text: str) -> None:
+def test_dimensions_that_no_map_can_describe(text: str) -> None:
     with pytest.raises(EncodeError, match=re.escape(f"block {text} has an extent outside 1..255")):
         dimensions("block", text)
 
@@ -67,7 +67,7 @@ def test_blocks_divide_superblocks() -> None:
 
 
 def slow(shape: tuple[int, ...], block: Triple) -> list[tuple[slice, ...]]:
-    """Where the blocks of a tensor lie, one after the other."""
+    """Yield the positions of the blocks of a tensor, one after the other."""
     starts = [range(0, whole, part or whole) for whole, part in zip(reshaped(shape), block, strict=True)]
     ends = [part or whole for whole, part in zip(reshaped(shape), block, strict=True)]
     return [tuple(slice(at, at + end) for at, end in zip(corner, ends, strict=True)) for corner in product(*starts)]

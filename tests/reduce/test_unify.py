@@ -46,7 +46,7 @@ def unified(array: Array, **options: object) -> Floats:
 
 
 def places(shape: tuple[int, ...], block: tuple[int, int, int]) -> list[list[tuple[int, ...]]]:
-    """The indices of the reshaped tensor in each block, one by one."""
+    """Return the indices of the reshaped tensor in each block, one by one."""
     whole = (shape[0], shape[1], prod(shape[2:]))
     starts = product(*[range(0, extent, size) for extent, size in zip(whole, block, strict=True)])
     return [
@@ -61,7 +61,7 @@ def solid(array: Array) -> Floats:
 
 
 def deviation(magnitudes: list[float]) -> float:
-    """The error of a block, by the definition."""
+    """Return the error of a block by its definition."""
     there = [one for one in magnitudes if one]
     mean = sum(there) / max(len(there), 1)
     return float(np.sqrt(sum((one - mean) ** 2 for one in there) / max(len(there), 1)))
@@ -119,11 +119,11 @@ def test_the_blocks_with_the_least_error_come_first(array: Floats, block: tuple[
     last = max((error for error, _, alike in errors if alike), default=0.0)
     assert all(error >= last - 1e-6 for error, _, alike in errors if not alike)
     taken = sum(count for error, count, alike in errors if alike and error < last - 1e-6)
-    assert taken <= ratio * array.size or not taken  # the last blocks were needed
+    assert taken <= ratio * array.size or not taken  # the last blocks were required
 
 
 def test_a_ratio_is_what_its_decimals_say() -> None:
-    """0.14 * 100 is a little more than 14 in floats; seven pairs are enough."""
+    """0.14 * 100 is slightly more than 14 in floats; seven pairs are sufficient."""
     array = np.arange(1.0, 101).reshape(50, 2)
     assert (unified(array, ratio=0.14, block="1x2") != array).sum() == 14
 
@@ -148,8 +148,8 @@ def test_no_other_magnitude_has_less_error(row: Floats, off: float) -> None:
 
 @pytest.mark.parametrize("block", ["2x2x2", "1x1x9|1x8x1", "3x1x1", "1x64"])
 @pytest.mark.parametrize("shape", [(33, 32, 3, 3), (33, 64)])
-def test_how_a_tensor_lies_is_no_matter(block: str, shape: tuple[int, ...]) -> None:
-    """Sums are made in one order: not a bit of them depends on strides, or on the order of bytes."""
+def test_memory_layout_is_irrelevant(block: str, shape: tuple[int, ...]) -> None:
+    """Sums have one order, so strides and byte order do not change a bit."""
     array = np.random.default_rng(1).lognormal(0, 2, shape)
     superblock = "63x63" if block.startswith("3") else "64x64"
     want = unified(array, ratio=0.8, block=block, superblock=superblock)

@@ -1,4 +1,4 @@
-"""A model in which every way to code a tensor occurs, and its report."""
+"""A model with every way to code a tensor, and its report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import nnr_codec as nnr
 from nnr_codec.model import Array, Block, Model
 
-#: Names that would do something to a page.
+#: Names with an effect on a page.
 HOSTILE = (
     "<script>document.title='owned'</script>",
     "</script><script>document.title='owned'</script>",
@@ -23,7 +23,7 @@ HOSTILE = (
 
 
 def model() -> Model:
-    """Tensors of several types, with a tie, a block, an empty one and a scalar."""
+    """Return tensors of several types, with a tie, a block, an empty tensor and a scalar."""
     rng = np.random.default_rng(7)
     weight = rng.normal(0, 0.1, (24, 40)).astype(np.float32)
     tensors: dict[str, Array] = {
@@ -46,6 +46,6 @@ def model() -> Model:
 
 
 def report(source: Model | Mapping[str, Array], **options: Any) -> tuple[nnr.EncodeReport, bytes]:
-    """The report of an encoding, and the bitstream."""
+    """Return the report of an encoding, and the bitstream."""
     target = io.BytesIO()
     return nnr.encode_file(source, target, statistics=True, **options), target.getvalue()

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed (Debian: apt-get install chromium)"),
 ]
 
-#: Appended to a page: sorts by the column of bytes, then filters, and writes the names that are shown into the title.
+#: Appended to a page: sorts by the column of bytes, then filters, and writes the visible names into the title.
 CLICKS = """
 const shown = () => [...document.querySelector("table").tBodies[0].rows].filter((row) => !row.hidden)
   .map((row) => row.cells[0].textContent);
@@ -41,7 +41,7 @@ document.title = JSON.stringify(results);
 
 
 def browse(page: Path, *options: str) -> tuple[str, list[str]]:
-    """Open a page: standard output, and what stands in the console."""
+    """Open a page; return standard output and the text of the console."""
     assert BROWSER
     done = subprocess.run(
         [
@@ -70,21 +70,21 @@ def browse(page: Path, *options: str) -> tuple[str, list[str]]:
 
 
 def written(folder: Path, text: str) -> Path:
-    """A page in a file."""
+    """Write a page to a file."""
     path = folder / "page.html"
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def scripted(folder: Path, text: str, script: str) -> Path:
-    """A page in a file with another script, which its policy would not permit."""
+    """Write a page with another script, which its policy forbids, to a file."""
     policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="[^"]*">', text)
     assert policy
     return written(folder, text.replace(policy[0], "").replace("</body>", f"<script>{script}</script></body>"))
 
 
 def lines_of(picture: Path) -> np.ndarray:
-    """The filtered lines of a PNG, shape (height, bytes)."""
+    """Return the filtered lines of a PNG, shape (height, bytes)."""
     data, at, parts = picture.read_bytes(), 8, []
     height = int.from_bytes(data[20:24], "big")
     while at < len(data):
@@ -100,7 +100,7 @@ def test_renders(tmp_path: Path) -> None:
     dom, console = browse(page, "--dump-dom")
     assert console == []
     assert len(re.findall(r'<tr id="t\d+"', dom)) == len(model().tensors)
-    assert dom.count("<button") > 8  # the script has run, which its digest in the policy permits
+    assert dom.count("<button") > 8  # the script has run, because the policy contains its digest
     assert '<div class="controls">' in dom
 
 
@@ -117,7 +117,7 @@ def test_picture(tmp_path: Path) -> None:
     assert console == []
     lines = lines_of(picture)
     assert len(lines) == 1600
-    drawn = lines[:, 1:].any(axis=1).mean()  # a line that is nothing but the one above it is all zeros
+    drawn = lines[:, 1:].any(axis=1).mean()  # a line equal to the one above it is all zeros
     assert drawn > 0.3
 
 

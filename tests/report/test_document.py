@@ -1,4 +1,4 @@
-"""The report as JSON: what it says is what a decoder finds."""
+"""The report as JSON agrees with the decoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nnr_codec.model import Model
 
 from .support import HOSTILE, model, report
 
-#: Keys of a tensor, in order; a change is another version of the format.
+#: Keys of a tensor, in order; a change requires a new version of the format.
 TENSOR = (
     "name shape type parameters source_bytes bytes bits_per_parameter entropy coding code same_as exact snr_db "
     "max_error rms_error zeroed tools levels seconds"
@@ -35,12 +35,12 @@ TOTALS = (
 
 
 def rows_of(source: Any, **options: Any) -> dict[str, dict[str, Any]]:
-    """The rows of a report by name."""
+    """Return the rows of a report by name."""
     return {row["name"]: row for row in json.loads(report(source, **options)[0].to_json())["tensors"]}
 
 
 def without_times(text: str) -> dict[str, Any]:
-    """A report in which no two runs differ."""
+    """Return the parts of a report that are equal in all runs."""
     document: dict[str, Any] = json.loads(text)
     del document["seconds"]
     for row in document["tensors"]:
@@ -147,7 +147,7 @@ def test_bits_beside_the_levels_count() -> None:
     assert row["bits_per_parameter"] == pytest.approx(row["entropy"], rel=0.05)
 
 
-def test_tools_are_those_of_the_bitstream() -> None:
+def test_tools_agree_with_the_bitstream() -> None:
     rng = np.random.default_rng(2)
     weight = np.where(rng.random((64, 1)) < 0.5, 0, rng.normal(0, 1, (64, 64))).astype(np.float32)
     made, data = report({"w": weight}, row_skipping=True, scan_order=2, cabac_unary_length_minus1=5, exact=False)
@@ -174,7 +174,7 @@ def test_tools_are_those_of_the_bitstream() -> None:
 
 def test_a_block_with_local_scaling() -> None:
     rows = rows_of(model(), exact=False, rules=[nnr.Rule(name, exact=True) for name in ("odd", "counts", "scalar")])
-    assert rows["conv"]["snr_db"] is rows["conv"]["exact"] is None  # what comes out is its product with the scaling
+    assert rows["conv"]["snr_db"] is rows["conv"]["exact"] is None  # the decoded value is its product with the scaling
     assert rows["conv.bias"]["snr_db"] is not None
     assert (rows["conv.scale"]["bytes"], rows["conv.bias"]["bytes"]) == (0, 0)
     assert rows["conv"]["bytes"] > 0

@@ -1,4 +1,4 @@
-"""The report as a page: well-formed, self-contained, and safe whatever tensors are called."""
+"""The report as a page: well-formed, self-contained, and safe for all tensor names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VOID = {"meta", "input", "wbr"}
 
 
 class Checked(HTMLParser):
-    """Elements of a page, of which each has to be closed."""
+    """Elements of a page, each of which must be closed."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -30,31 +30,31 @@ class Checked(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """An element."""
+        """Record an element."""
         self.seen.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """An element of SVG without content."""
+        """Record an element of SVG without content."""
         self.seen.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
-        """Its end."""
+        """Record the end of an element."""
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Text in it."""
+        """Record text in an element."""
         self.texts.append((self.open[-1] if self.open else "", data))
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        """The attributes of each element of one kind."""
+        """Return the attributes of each element of one kind."""
         return [attributes for name, attributes in self.seen if name == tag]
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    """Of the model in which everything occurs."""
+    """Return the page of the model with every way to code a tensor."""
     return report(model())[0].to_html()
 
 

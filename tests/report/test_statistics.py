@@ -1,4 +1,4 @@
-"""Entropy and histograms of levels."""
+"""Tests of entropy and histograms of levels."""
 
 from __future__ import annotations
 

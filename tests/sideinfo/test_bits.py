@@ -1,4 +1,4 @@
-"""The packed fields of the compiled loops against their definition in integers of any size, and their bounds."""
+"""The packed fields of the compiled loops against their definition with unbounded integers, and their bounds."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ FLOATS: dict[str, Any] = {"shift": 22, "pivot": 254, "holes": 0, "unsigned": Fal
 
 
 def packed(fields: list[int], width: int) -> bytes:
-    """The stream of fields: its definition."""
+    """Return the stream of fields by its definition."""
     number = sum(field << (i * width) for i, field in enumerate(fields))
     return number.to_bytes((len(fields) * width + 7) // 8, "little")
 
 
 def guarded(size: int) -> tuple[Array, Array]:
-    """A buffer, and the part in the middle of it that is to be written."""
+    """Return a buffer, and its middle part, which is to be written."""
     buffer = np.full(size + 32, 0xA5, np.uint8)
     buffer[16 : 16 + size] = 0
     return buffer, buffer[16 : 16 + size]

@@ -1,4 +1,4 @@
-"""The codes: by hand, against a slow definition, and against hostile records and units."""
+"""The codes: examples by hand, a slow definition, and hostile records and units."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ each_type = pytest.mark.parametrize("stored", STORED_TYPES.values(), ids=lambda 
 
 
 def from_patterns(stored: StoredType, patterns: list[int], shape: tuple[int, ...]) -> Array:
-    """The tensor of these bit patterns; of types below 8 bits the lowest bits count."""
+    """Return the tensor of these bit patterns; for types below 8 bits the lowest bits count."""
     if stored.bits < 8:
         values = [pattern % (1 << stored.bits) for pattern in patterns]
         values = [v - (1 << stored.bits) * (stored.kind == "i" and v >= 1 << (stored.bits - 1)) for v in values]
@@ -41,7 +41,7 @@ def from_patterns(stored: StoredType, patterns: list[int], shape: tuple[int, ...
 
 
 def to_patterns(stored: StoredType, tensor: Array) -> list[int]:
-    """Bit patterns; of integers the values."""
+    """Return bit patterns; for integers the values."""
     if stored.kind != "f":
         return [int(value) for value in tensor.reshape(-1).tolist()]
     assert stored.pattern == np.dtype(f"u{tensor.dtype.itemsize}")
@@ -49,24 +49,24 @@ def to_patterns(stored: StoredType, tensor: Array) -> list[int]:
 
 
 def identical(stored: StoredType, one: Array, other: Array) -> bool:
-    """Same type, shape and bits."""
+    """Return whether type, shape and bits are equal."""
     same = one.dtype == other.dtype and one.shape == other.shape
     return same and to_patterns(stored, one) == to_patterns(stored, other)
 
 
 def words(data: bytes) -> Array:
-    """What a unit of these bytes holds."""
+    """Return the content of a unit with these bytes."""
     return np.frombuffer(data, "<u4").astype(np.uint32).view(np.float32)
 
 
 def data_of(bits: Array | None) -> bytes:
-    """The bytes of a unit."""
+    """Return the bytes of a unit."""
     assert bits is not None and bits.dtype == np.float32 and bits.ndim == 1
     return bits.view(np.uint32).astype("<u4").tobytes()
 
 
 def check(record: TensorRecord, tensor: Array, unit: Any, bits: bytes | None = None) -> None:
-    """Both directions of an example."""
+    """Check both directions of an example."""
     got, other = split(record, tensor)
     if isinstance(unit, bytes):
         assert data_of(got) == unit
@@ -86,7 +86,7 @@ def test_float() -> None:
 
 
 def test_float_with_all_options() -> None:
-    # Row 0 has two zeros at the end of its mantissas; row 1 has not.
+    # Row 0 has two zeros at the end of its mantissas; row 1 has none.
     patterns = [0x3C00, 0x0000, 0x3C04, 0x3C05, 0x3801, 0x0000]
     tensor = from_patterns(STORED_TYPES["float16"], patterns, (2, 3))
     code = FloatCode("b", pivot=15, holes=1, unsigned=True, zeros=2, rows=b"\x80")
@@ -100,7 +100,7 @@ def test_float_zeros_everywhere() -> None:
     # Fields of 9 bits: 101, 100, 0; minus zero is no zero, and zero has a field since there is no hole.
     check(TensorRecord("float16", code=code), tensor, [0, 15, 15], bytes.fromhex("01010200"))
     check(TensorRecord("float16", code=replace(code, holes=1)), tensor, [1, 16, 0], bytes.fromhex("01010200"))
-    # One field of 9 bits, 101, and minus zero has a level of its own.
+    # One field of 9 bits, 101, and minus zero has a separate level.
     check(TensorRecord("float16", code=replace(code, holes=2)), tensor, [2, 1, 0], bytes.fromhex("01010000"))
 
 
@@ -219,7 +219,7 @@ def test_casts() -> None:
     assert np.shares_memory(join(TensorRecord("float32"), same, None, (6,)), same)
 
 
-# ------------------------------------------------------------------------------------------------ what does not fit
+# ------------------------------------------------------------------------------------------------ values out of range
 @pytest.mark.parametrize(
     ("kind", "unit", "message"),
     [
@@ -260,8 +260,8 @@ LEVELS = np.zeros((2, 2), np.int32)
         ("float32", F32, LEVELS, np.zeros(3, np.int32), "the words of bits"),
         ("float32", F32, LEVELS, np.zeros(3, np.float64), "the words of bits"),
         ("float32", F32, LEVELS, np.zeros((3, 1), np.float32), "the words of bits"),
-        ("float32", F32, LEVELS, words(bytes(8)), "2 words, but 3 are required"),
-        ("float32", F32, LEVELS, words(bytes(16)), "4 words, but 3 are required"),
+        ("float32", F32, LEVELS, words(bytes(8)), "has 2 words; 3 are required"),
+        ("float32", F32, LEVELS, words(bytes(16)), "has 4 words; 3 are required"),
         ("float32", F32, LEVELS, words(bytes(11) + b"\x10"), "bits after the last field"),  # 92 bits
         ("float32", replace(F32, unsigned=True), LEVELS, words(bytes(11) + b"\1"), "after the last bit"),  # 88 bits
         ("float32", F32, LEVELS.astype(np.int64), words(bytes(12)), "requires int32"),
@@ -285,9 +285,9 @@ LEVELS = np.zeros((2, 2), np.int32)
         ("float32", replace(ZEROS, rows=b""), LEVELS, words(bytes(4)), "must have one bit for each"),
         ("float32", replace(ZEROS, rows=b"\x40\0"), LEVELS, words(bytes(4)), "must have one bit for each"),
         ("float32", replace(ZEROS, rows=b"\x60"), LEVELS, words(bytes(4)), "after the last row"),
-        ("float32", ZEROS, LEVELS + 1, words(bytes(4)), "1 words, but 3 are required"),
+        ("float32", ZEROS, LEVELS + 1, words(bytes(4)), "has 1 words; 3 are required"),
         ("int64", IntegerCode(0, 32, "b"), LEVELS, None, "the words of bits"),
-        ("int64", IntegerCode(0, 32, "b"), LEVELS, words(bytes(12)), "3 words, but 4 are required"),
+        ("int64", IntegerCode(0, 32, "b"), LEVELS, words(bytes(12)), "has 3 words; 4 are required"),
         ("int64", IntegerCode(0, -1, "b"), LEVELS, words(bytes(4)), "low -1 is invalid for int64"),
         ("int64", IntegerCode(0, 65, "b"), LEVELS, words(bytes(36)), "low 65 is invalid for int64"),
         ("int64", IntegerCode(0, 33, "b"), LEVELS + (1 << 30), words(bytes(20)), "outside the type"),
@@ -309,8 +309,8 @@ LEVELS = np.zeros((2, 2), np.int32)
         ("int32", DeltaCode("u"), LEVELS.view(np.float32), None, "signed integers"),
         ("int32", DeltaCode("u"), LEVELS + np.int64(1 << 40), None, "outside the range"),
         ("int16", RawCode(), LEVELS, None, "the words of bits"),
-        ("int16", RawCode(), words(bytes(4)), None, "1 words, but 2 are required"),
-        ("int16", RawCode(), words(bytes(12)), None, "3 words, but 2 are required"),
+        ("int16", RawCode(), words(bytes(4)), None, "has 1 words; 2 are required"),
+        ("int16", RawCode(), words(bytes(12)), None, "has 3 words; 2 are required"),
         ("bool", RawCode(), words(b"\0\1\2\0"), None, "outside the range"),
         ("int4", RawCode(), words(b"\0\1\x0f\0"), None, "outside the range"),
         ("int2", RawCode(), words(b"\0\1\xfd\0"), None, "outside the range"),
@@ -326,9 +326,9 @@ LEVELS = np.zeros((2, 2), np.int32)
         ("float16", GridCode(struct.pack("<f", 1.0)), LEVELS - 65520, None, "exceeds"),
         ("float8_e4m3fn", GridCode(struct.pack("<f", 1.0)), LEVELS + 480, None, "exceeds"),
         ("float64", GridCode(struct.pack("<d", 2.0**1000)), LEVELS + (1 << 24), None, "exceeds"),
-        ("float64", GridCode(struct.pack("<f", 1.0)), LEVELS, None, "4 bytes of scales, but 8"),
-        ("float32", GridCode(struct.pack("<2f", 1, 1)), LEVELS, None, "8 bytes of scales, but 4"),
-        ("float32", GridCode(struct.pack("<f", 1), 1), LEVELS, None, "4 bytes of scales, but 8"),
+        ("float64", GridCode(struct.pack("<f", 1.0)), LEVELS, None, "the scales have 4 bytes, but 8"),
+        ("float32", GridCode(struct.pack("<2f", 1, 1)), LEVELS, None, "the scales have 8 bytes, but 4"),
+        ("float32", GridCode(struct.pack("<f", 1), 1), LEVELS, None, "the scales have 4 bytes, but 8"),
         ("float32", GridCode(struct.pack("<2f", 1, 1), 2), LEVELS, None, "invalid for float32"),
         ("float32", GridCode(struct.pack("<2f", 1, 1), -1), LEVELS, None, "invalid for float32"),
         ("int32", GridCode(struct.pack("<f", 1.0)), LEVELS, None, "invalid for int32"),
@@ -392,7 +392,7 @@ def test_tensors_that_do_not_fit(record: TensorRecord, tensor: Array, message: s
 
 # ------------------------------------------------------------------------------------------------ by definition
 def slow_float(code: FloatCode, stored: StoredType, patterns: list[int], shape: tuple[int, ...]) -> tuple[Any, bytes]:
-    """FloatCode in integers of any size, from docs/reference/side-information.md."""
+    """Return FloatCode computed with unbounded integers, from docs/reference/side-information.md."""
     levels, upper, lower = [], [], []
     for i, pattern in enumerate(patterns):
         if pattern in (0, 1 << (stored.bits - 1))[: code.holes]:
@@ -419,7 +419,7 @@ def slow_float(code: FloatCode, stored: StoredType, patterns: list[int], shape: 
 
 
 def pattern_of(stored: StoredType) -> st.SearchStrategy[int]:
-    """Random ones, and the ends and corners of the type."""
+    """Draw random patterns, and extreme and special ones of the type."""
     m, e = stored.mantissa, stored.exponent
     special = {0, 1, 2, (1 << m) - 1, 1 << m, (((1 << e) - 1) << m) - 1, ((1 << e) - 1) << m, (((1 << e) - 1) << m) | 1}
     special |= {
@@ -497,7 +497,7 @@ def grid_cases(draw: st.DrawFn) -> tuple[TensorRecord, Array]:
     axis = draw(st.none() | st.integers(0, len(shape) - 1)) if shape else None
     count = 1 if axis is None else shape[axis]
     scales = st.floats(0.0625, 1, width=32).map(lambda scale: scale if draw(st.booleans()) else -scale)
-    largest = 3 if stored.bits == 8 else 100  # so few that rounding to the type does not bring a level to the next
+    largest = 3 if stored.bits == 8 else 100  # so few that rounding to the type does not merge levels
     work = "<f8" if stored.name == "float64" else "<f4"
     scale = np.array([draw(scales) for _ in range(count)], work)
     levels = np.array([draw(st.integers(-largest, largest)) for _ in range(prod(shape))], np.int32).reshape(shape)
@@ -538,7 +538,7 @@ def test_integer_is_as_defined(case: tuple[TensorRecord, Array]) -> None:
 
 
 @given(cases)
-def test_what_is_split_is_joined(case: tuple[TensorRecord, Array]) -> None:
+def test_split_tensors_are_joined(case: tuple[TensorRecord, Array]) -> None:
     record, tensor = case
     unit, bits = split(record, tensor)
     back = join(record, unit, bits, tensor.shape)
@@ -640,7 +640,7 @@ def mutated(draw: st.DrawFn) -> tuple[TensorRecord, Array, Array | None, tuple[i
 
 @st.composite
 def words_of(draw: st.DrawFn, items: Array) -> Array:
-    """Items with some changed, added or dropped."""
+    """Draw items with some changed, added or removed."""
     items = items.reshape(-1).copy()
     raw = items.view(f"u{items.dtype.itemsize}")
     for _ in range(draw(st.integers(0, 3))):

@@ -1,4 +1,4 @@
-"""Floats that numpy does not know: against ml_dtypes."""
+"""Comparison of narrow floats, which numpy lacks, with ml_dtypes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_values_of_all_patterns(stored: StoredType) -> None:
 
 @pytest.mark.parametrize("stored", NARROW, ids=lambda stored: stored.name)
 def test_nearest_patterns(stored: StoredType) -> None:
-    """Of all values, of the middles between them, what is next to these, and any others."""
+    """The inputs are all values, the middles between them, their neighbours, and random numbers."""
     values = float32_of(stored, np.arange(1 << stored.bits).astype(stored.pattern))
     values = np.unique(values[np.isfinite(values)]).astype(np.float64)
     beyond = np.array([2 * values[-1] - values[-2], 1e38, np.inf])

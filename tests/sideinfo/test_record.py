@@ -1,4 +1,4 @@
-"""The side-information record: its text, and each thing that makes one malformed."""
+"""The side-information record: its text, and all possible faults."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "side-information.
 
 
 def text(value: object) -> bytes:
-    """Canonical JSON."""
+    """Return canonical JSON."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def record(tensors: object, version: int = 1) -> bytes:
-    """A record of these tensors."""
+    """Return a record of these tensors."""
     return text({"nnr_codec": version, "tensors": tensors})
 
 
 def parse(data: bytes, limits: Limits | None = None) -> SideInfo | None:
-    """What a decoder makes of it."""
+    """Return the record as a decoder reads it."""
     return SideInfo.parse(data, Budget(limits or Limits()))
 
 
 def refused(data: bytes, path: str, message: str) -> None:
-    """One check says no, where the text is at fault."""
+    """Check that one check rejects the text, at the fault."""
     with pytest.raises(ElementError) as caught:
         parse(data)
     assert caught.value.path == path
@@ -63,12 +63,12 @@ def refused(data: bytes, path: str, message: str) -> None:
 
 
 def one(code: Code | None = None, kind: str = "float32", shape: tuple[int, ...] | None = None) -> SideInfo:
-    """A record of one tensor."""
+    """Return a record of one tensor."""
     return SideInfo({"w": TensorRecord(kind, shape, code)})
 
 
 def b64(data: bytes) -> str:
-    """RFC 4648."""
+    """Return the base64 form of RFC 4648."""
     return base64.b64encode(data).decode()
 
 
@@ -217,7 +217,7 @@ def test_the_texts_of_the_documentation() -> None:
     assert kinds == {"float", "integer", "raw", "delta", "palette", "grid", "displacement", None}
 
 
-#: Parts of examples, the values, levels and bytes that the text gives for them.
+#: Parts of examples, with the values, levels and bytes of the text.
 EXAMPLES: list[tuple[str, list[Any], list[Any], str]] = [
     ('"pivot":28}', [0.5, -0.75, 0.0, 1.25], [1, -1, 0, -2], "00 00 08 10"),
     ('"rows":"gA=="', [[0.5, -0.75], [0.0, 1.2509765625]], [[1, -1], [0, -2]], "00 80 40 01"),
@@ -295,7 +295,7 @@ def test_metadata_that_is_not_text() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b'{"nnr_codec"', b'{ "nnr_codec":1}', b"<xml/>", b'\xef\xbb\xbf{"nnr_codec":1}']
 )
-def test_a_text_of_somebody_else(data: bytes) -> None:
+def test_a_foreign_text(data: bytes) -> None:
     assert parse(data, Limits(max_side_info_bytes=0)) is None
 
 
@@ -328,8 +328,8 @@ NONE = b'{"nnr_codec":1,"tensors":{"w":%s}}'
         (NONE % b"1.0", "1.0 is not an integer"),
         (NONE % (b"0." + b"1" * 1000), r"0\.1{18} is not an integer"),
         (NONE % b"1e999999999", "1e999999999 is not an integer"),
-        (NONE % b"100000000000000000000", "an integer of 21 digits"),
-        (NONE % (b"1" * 100_000), "an integer of 100,000 digits"),
+        (NONE % b"100000000000000000000", "an integer has 21 digits"),
+        (NONE % (b"1" * 100_000), "an integer has 100,000 digits"),
         (NONE % (b"[" * 1_000_000), "nested too deeply"),
         (NONE % (b'{"a":' * 1_000_000), "nested too deeply"),
     ],
@@ -533,7 +533,7 @@ CODES_3: list[tuple[object, str, str, str]] = [
     ({"kind": "delta", "unit": "w"}, "int32", ".unit", "already used as a name"),
 ]
 
-#: Of a tensor of shape [2, 9].
+#: For a tensor of shape [2, 9].
 SHAPED: list[tuple[object, str, str]] = [
     (FLOAT | {"zeros": 1, "rows": "gIA="}, ".rows", "one bit for each index"),
     ({"kind": "grid", "scale": b64(8 * b"\1"), "axis": 1}, ".scale", "2 scales are given"),
@@ -681,7 +681,7 @@ FLOATS_BY_NAME = {name: stored for name, stored in STORED_TYPES.items() if store
 
 @st.composite
 def codes(draw: st.DrawFn, kind: str, shape: tuple[int, ...] | None, bits: str, unit: str | None) -> Code | None:
-    """A code of a tensor that is not empty, of version 3 if the unit has an id."""
+    """Draw a code of a nonempty tensor, of version 3 if the unit has an id."""
     stored = STORED_TYPES[kind]
     choices = ["none", "integer", "palette"] + ["raw"] * (shape is not None) + ["float", "grid"] * (stored.kind == "f")
     choices += ["delta"] * (kind == "int32" and unit is not None)
@@ -717,7 +717,7 @@ def codes(draw: st.DrawFn, kind: str, shape: tuple[int, ...] | None, bits: str, 
 
 @st.composite
 def sides(draw: st.DrawFn) -> SideInfo:
-    """Any record."""
+    """Draw a record."""
     names = draw(st.lists(NAMES, unique=True, max_size=6))
     places = draw(st.lists(st.integers(0, (1 << 31) - 1), unique=True, min_size=len(names), max_size=len(names)))
     tensors: dict[str, TensorRecord] = {}
@@ -747,7 +747,7 @@ def sides(draw: st.DrawFn) -> SideInfo:
 
 
 def result(data: bytes, limits: Limits | None = None) -> SideInfo | None:
-    """What comes of a text that may be malformed; a record is the only one with these bytes."""
+    """Return the result of a text that may be malformed; a record is the only one with these bytes."""
     try:
         side = parse(data, limits)
     except (ElementError, LimitError, UnsupportedError):
@@ -782,7 +782,7 @@ def test_any_change_of_bytes(side: SideInfo, data: st.DataObject) -> None:
 
 
 def places_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths to all values of a JSON text."""
+    """Return the paths to all values of a JSON text."""
     found = [path] if path else []
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, member in items:
@@ -820,7 +820,7 @@ MEMBERS += ["holes", "unsigned", "zeros", "rows", "base", "low", "values", "offs
 @settings(max_examples=examples(200), deadline=None)
 @given(sides().filter(lambda side: side.tensors), st.data())
 def test_any_change_of_values(side: SideInfo, data: st.DataObject) -> None:
-    """Canonical texts that say anything: every check of the values is reached."""
+    """Canonical texts with random values reach every check of the values."""
     value = json.loads(side.to_bytes())
     for _ in range(data.draw(st.integers(1, 2))):
         *path, last = data.draw(st.sampled_from(places_of(value)))

@@ -20,14 +20,14 @@ each_type = pytest.mark.parametrize("stored", STORED_TYPES.values(), ids=lambda 
 
 
 def negated(stored: StoredType, pattern: int) -> int:
-    """The pattern of the negative."""
+    """Return the pattern of the negative."""
     if stored.kind == "f":
         return pattern ^ 1 << (stored.bits - 1)
     return -pattern % (1 << 8 * stored.itemsize)
 
 
 def slow(stored: StoredType, kept: list[int], repeats: Repeats) -> list[int]:
-    """The items of a tensor, one after the other."""
+    """Return the items of a tensor, one after the other."""
     rest, items = iter(kept), []
     runs = zip(repeats.kept, repeats.length, repeats.distance, repeats.change, strict=True)
     for count, length, distance, change in runs:
@@ -41,7 +41,7 @@ def slow(stored: StoredType, kept: list[int], repeats: Repeats) -> list[int]:
 
 @st.composite
 def run_lists(draw: st.DrawFn, changes: int) -> tuple[Repeats, int]:
-    """Valid runs, and the number of items of the tensor."""
+    """Draw valid runs, and the number of items of the tensor."""
     kept, lengths, distances, change, size = [], [], [], [], 0
     for k in range(draw(st.integers(1, 5))):
         kept.append(draw(st.integers(int(not k), 4)))
@@ -59,7 +59,7 @@ def run_lists(draw: st.DrawFn, changes: int) -> tuple[Repeats, int]:
 def test_copies_equal_the_definition(stored: StoredType, data: st.DataObject) -> None:
     repeats, size = data.draw(run_lists(7 if stored.kind in "fi" else 1))
     columns = data.draw(st.sampled_from([None, *(n for n in range(1, size + 1) if size % n == 0)]))
-    most = 1 << (stored.bits - (stored.kind == "i" and stored.bits < 8))  # no int4 whose negative is not an int4
+    most = 1 << (stored.bits - (stored.kind == "i" and stored.bits < 8))  # no int4 without a negative
     patterns = data.draw(st.lists(st.integers(0, most - 1), min_size=size, max_size=size))
     kept = patterns[: size - repeats.copied]
     if columns:

@@ -1,4 +1,4 @@
-"""Lossless bitstreams as the standard reads them: a unit with a tensor's name holds that tensor, or its difference."""
+"""Lossless bitstreams without their record: a unit with a tensor's name has that tensor, or its difference."""
 
 from __future__ import annotations
 

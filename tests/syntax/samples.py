@@ -1,6 +1,6 @@
-"""Random valid structures of every table, with random sessions; the same ones for the same seed.
+"""Random valid structures of every table, with random sessions; they depend only on the seed.
 
-``NNR_STRUCTURES`` in the environment is how many of each table the tests take.
+``NNR_STRUCTURES`` in the environment is the number of structures for each table.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from ..shared import examples
 
 S = TypeVar("S", bound=Structure)
 
-#: How many structures of each table the tests use.
+#: Number of structures of each table in the tests.
 PER_TABLE = int(os.environ.get("NNR_STRUCTURES", examples(200)))
 
-#: Elements that a table loops over, or from which it computes how often: these stay small.
+#: Elements that determine the number of iterations of a table, which stay small.
 COUNTS = re.compile(
     r"count_|number_of_shifts|num_of_nnr_units|codebook_size|codebook_centre|g_number|rank|^tensor_dimensions$"
 )
 
 FEW_OR_MANY = ([6] * 9 + [90], [6, 300])  # of counts, and of extents
 
-#: Values of other elements that most structures should have: what the reference list holds, what is allowed.
+#: Usual values of other elements: entries of the reference list, and permitted values.
 KNOWN = {"topology_elem_id_index": range(10), "topology_elem_id_index_list": range(10), "scan_order": range(5)}
 
 
 class AnyTopology(Mapping[str, Sequence[int]]):
-    """Knows the dimensions of every tensor, whatever its name."""
+    """Topology that declares the dimensions of every tensor."""
 
     def __getitem__(self, name: str) -> Sequence[int]:
         digest = zlib.crc32(name.encode())
@@ -67,14 +67,14 @@ class AnyTopology(Mapping[str, Sequence[int]]):
 
 
 class Sample(NamedTuple):
-    """A structure, and the session in which it is valid."""
+    """Structure, with the session in which it is valid."""
 
     structure: Structure
     session: Session
 
 
 def random_session(rnd: random.Random) -> Session:
-    """Any state that earlier units may have left."""
+    """Return any state that earlier units may leave."""
     flag = rnd.getrandbits
     g_header = NnrCompressedDataUnitHeader(
         nnr_compressed_data_unit_payload_type=NNR_PT_INT, tensor_dimensions_flag=1, tensor_dimensions=[4, 6]
@@ -94,7 +94,7 @@ def random_session(rnd: random.Random) -> Session:
 
 
 def draw_from(rnd: random.Random) -> Callable[[int, int], int]:
-    """A ``draw`` for Sampler: ends of the range and small values are likely, what may be a count stays small."""
+    """Return a ``draw`` for Sampler: extreme and small values are likely, possible counts are small."""
 
     def draw(low: int, high: int) -> int:
         if high in (0xFF, 0xFFFF, 0xFFFFFFFF):  # the widths of all counts
@@ -108,17 +108,17 @@ def draw_from(rnd: random.Random) -> Callable[[int, int], int]:
 
 
 class Inventor(Sampler):
-    """Invents values of the full range of each descriptor; counts, by ``name``, that a test can loop over."""
+    """Inventor of values of the full range of each descriptor; counts, by ``name``, are small enough for loops."""
 
     name = ""
-    known: Sequence[int] = ()  # values that have a meaning, if only some have
+    known: Sequence[int] = ()  # defined values, if only some are defined
 
     def __init__(self, rnd: random.Random, limits: Limits) -> None:
         super().__init__(rnd.randint, limits)
         self.rnd = rnd
 
     def whole(self, bits: int) -> int:
-        """Of at most so many bits: any number of them, all ones, a known value, or a count."""
+        """Return a number of at most this many bits: any number of bits, all ones, a known value, or a count."""
         if COUNTS.search(self.name):
             return self.rnd.randrange(min(1 << bits, self.rnd.choice(FEW_OR_MANY[self.name == "tensor_dimensions"])))
         if self.known and self.rnd.random() < 0.8:
@@ -142,12 +142,12 @@ class Inventor(Sampler):
         return self.whole(31) * self.rnd.choice([-1, 1])
 
     def flt(self, n: int) -> float:
-        """Invent flt(n): any 32 bits, not-a-numbers and infinities included."""
+        """Invent flt(n): any 32 bits, including not-a-numbers and infinities."""
         bits = self.rnd.choice([0, 1 << 31, 0x7F80, 0x80FF, 0xC07F, self.rnd.getrandbits(n), self.rnd.getrandbits(n)])
         return BitReader(bits.to_bytes(n >> 3, "big")).flt(n)
 
     def st(self, n: int = 0) -> str:
-        """Invent st(v): from all of Unicode but zero and surrogates."""
+        """Invent st(v): from all of Unicode except zero and surrogates."""
         ends = [(1, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0x10FFFF)]
         return "".join(chr(self.draw(*self.rnd.choice(ends))) for _ in range(self.length()))
 
@@ -156,12 +156,12 @@ class Inventor(Sampler):
         return self.rnd.randbytes(self.length())
 
     def length(self) -> int:
-        """Of a string."""
+        """Return the length of a string."""
         return self.rnd.randint(0, self.rnd.choice([0, 5, 5, 70]))
 
 
 class InventingReader(SampleReader):
-    """Tells an Inventor what it is asked for."""
+    """Reader whose values come from an Inventor."""
 
     def _value(self, name: str, descriptor: Descriptor) -> Any:
         inventor: Any = self.io
@@ -171,7 +171,7 @@ class InventingReader(SampleReader):
 
 
 def sample(name: str, seed: int) -> Sample:
-    """A random structure of table ``name``. Values that the table itself refuses (scan_order 5) are drawn again."""
+    """Return a random structure of table ``name``; values that the table rejects (scan_order 5) are drawn again."""
     rnd = random.Random(f"{name} {seed}")
     while True:
         session = random_session(rnd)
@@ -184,24 +184,24 @@ def sample(name: str, seed: int) -> Sample:
 
 @lru_cache(maxsize=1)
 def samples(name: str) -> list[Sample]:
-    """`PER_TABLE` of them."""
+    """Return `PER_TABLE` structures."""
     return [sample(name, seed) for seed in range(PER_TABLE)]
 
 
 def write(structure: Structure, session: Session | None = None) -> bytes:
-    """The bits of a structure, padded with zeros to whole bytes."""
+    """Return the bits of a structure, padded with zeros to whole bytes."""
     bits = BitWriter()
     Writer(session or Session(), bits).write(structure)
     return bits.getvalue()
 
 
 def count(structure: Structure, session: Session | None = None) -> int:
-    """The bits that a structure takes."""
+    """Return the size of a structure in bits."""
     bits = BitCounter()
     Writer(session or Session(), bits).write(structure)
     return bits.pos
 
 
 def read(data: bytes, cls: type[S], session: Session | None = None, limits: Limits | None = None) -> S:
-    """A structure from its bits."""
+    """Read a structure from its bits."""
     return Reader(session or Session(), BitReader(data, limits=limits)).read(cls)

@@ -18,12 +18,12 @@ from nnr_codec.syntax import BitCounter, BitReader, BitWriter
 
 
 def packed(bits: str) -> bytes:
-    """The bytes of a bit string, padded with zeros."""
+    """Return the bytes of a bit string, padded with zeros."""
     return bitarray(bits.replace(" ", "")).tobytes()
 
 
 def written(kind: str, n: int, value: Any) -> str:
-    """What a writer makes of one value, as a bit string."""
+    """Return one value as written, as a bit string."""
     writer = BitWriter()
     getattr(writer, kind)(n, value)
     bits = bitarray()
@@ -88,7 +88,7 @@ golden = pytest.mark.parametrize(("kind", "n", "bits", "value"), GOLDEN)
 
 @golden
 def test_golden(kind: str, n: int, bits: str, value: Any) -> None:
-    """Written, read and counted."""
+    """Values are written, read and counted."""
     assert written(kind, n, value) == bits.replace(" ", "")
     reader = BitReader(packed(bits))
     assert getattr(reader, kind)(n) == value
@@ -100,7 +100,7 @@ def test_golden(kind: str, n: int, bits: str, value: Any) -> None:
 
 @golden
 def test_any_bit_position(kind: str, n: int, bits: str, value: Any) -> None:
-    """Only strings need a byte boundary; flt does not (errata I4)."""
+    """Only strings require byte alignment; flt does not (errata I4)."""
     for shift in range(8):
         data = packed("1" * shift + bits + "1" * 9)
         reader = BitReader(data, pos=shift)
@@ -108,14 +108,14 @@ def test_any_bit_position(kind: str, n: int, bits: str, value: Any) -> None:
             with pytest.raises(ElementError, match="inside a byte") as caught:
                 getattr(reader, kind)(n)
             assert caught.value.bit == reader.pos == shift
-        elif kind != "bs":  # which takes all there is
+        elif kind != "bs":  # which reads all remaining data
             assert getattr(reader, kind)(n) == value, shift
             assert reader.pos == shift + len(bits.replace(" ", ""))
 
 
 # every kind with its values, for properties
 def values(kind: str, n: int) -> some.SearchStrategy[Any]:
-    """All values of a descriptor."""
+    """Draw values of a descriptor."""
     match kind:
         case "u":
             return some.integers(0, (1 << n) - 1)
@@ -134,7 +134,7 @@ def values(kind: str, n: int) -> some.SearchStrategy[Any]:
 
 @some.composite
 def fields(draw: Callable[..., Any]) -> tuple[str, int, Any]:
-    """A descriptor and a value of it, of any kind that needs no byte boundary."""
+    """Draw a descriptor without alignment, and a value."""
     kind = draw(some.sampled_from(["u", "i", "ue", "ie", "flt", "bits"]))
     if kind == "flt":
         n = draw(some.sampled_from([32, 64]))
@@ -148,7 +148,7 @@ def fields(draw: Callable[..., Any]) -> tuple[str, int, Any]:
 )
 @example([("u", 64, (1 << 64) - 1), ("u", 63, 0), ("u", 1, 1)], "")
 @example([("bits", 130, bitarray(130 * "1"))], "ä")
-def test_what_is_written_is_read(sequence: list[tuple[str, int, Any]], text: str) -> None:
+def test_round_trip(sequence: list[tuple[str, int, Any]], text: str) -> None:
     writer, counter = BitWriter(), BitCounter()
     for kind, n, value in sequence:
         getattr(writer, kind)(n, value)
@@ -172,7 +172,7 @@ def test_what_is_written_is_read(sequence: list[tuple[str, int, Any]], text: str
 
 
 def exp_golomb(reader: BitReader, k: int) -> int:
-    """The pseudo code of 6.1.3, literally."""
+    """Return the result of the pseudocode of 6.1.3."""
     x, bit = 0, 1
     while bit:
         bit = 1 - reader.u(1)
@@ -190,7 +190,7 @@ def test_exp_golomb_is_the_pseudo_code(data: bytes, k: int, pos: int) -> None:
     try:
         value = exp_golomb(literal, k)
     except TruncatedError:
-        value, literal.pos = -1, 1000  # rather long, anyway
+        value, literal.pos = -1, 1000  # a long one
     if literal.pos - pos > 2 * 16 + 1 + k:
         with pytest.raises(LimitError, match="max_eg_bits"):
             reader.ue(k)
@@ -203,13 +203,13 @@ def test_exp_golomb_is_the_pseudo_code(data: bytes, k: int, pos: int) -> None:
 # ------------------------------------------------------------------------------------------------ truncation, limits
 @golden
 def test_truncated_at_every_bit(kind: str, n: int, bits: str, value: Any) -> None:
-    """Whatever is missing at the end of the data is reported, with nothing read."""
+    """Missing data at the end is always reported, and the position stays."""
     length = len(bits.replace(" ", ""))
     if kind == "bs":
         return  # cannot be too short
     step = 8 if kind == "st" else 1
     for missing in range(step, length + 1, step):
-        # what is there stands at the end of the last byte
+        # the remaining bits are at the end of the last byte
         have = bits.replace(" ", "")[: length - missing]
         pos = -len(have) % 8
         reader = BitReader(packed("1" * pos + have), pos)
@@ -356,7 +356,7 @@ def test_signalling_nan_keeps_its_bits(n: int, data: str) -> None:
 
 
 def test_nans_that_were_read_are_equal_when_their_bits_are() -> None:
-    """Else no structure that holds one would equal itself after a round trip."""
+    """Otherwise structures with not-a-numbers would differ from themselves after a round trip."""
     one, same, other = (BitReader(bytes.fromhex(data)).flt(32) for data in ("0100807f", "0100807f", "0200807f"))
     assert one == same
     assert hash(one) == hash(same)

@@ -1,4 +1,4 @@
-"""Functions made of tables do what walking the tables does, for good structures and for damaged ones."""
+"""Functions generated from tables give the results of interpreting the tables, also for damaged structures."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ LIMITS = (Limits(), Limits(max_eg_bits=8, max_names=5, max_codebook=10, max_dims
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No table is walked first."""
+    """Use generated functions from the first structure on."""
     monkeypatch.setattr(compiled, "OFTEN", 0)
 
 
 def ignore(*_: object) -> None:
-    """A trace, with which tables are always walked."""
+    """Trace nothing; a trace makes the reader interpret tables."""
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call gives, or all that its error says."""
+    """Return the result of a call, or all properties of its error."""
     try:
         return call()
-    except Exception as error:  # of a writer any, where what is set is out of the question
+    except Exception as error:  # any state of a writer, in which set elements do not matter
         return type(error), str(error), vars(error)
 
 
 def in_order(structure: Structure) -> list[Any]:
-    """Everything that is set, in order, not-a-numbers by their bits."""
+    """Return everything that is set, in order, with not-a-numbers by their bits."""
     return [
         (name, in_order(value) if isinstance(value, Structure) else (type(value), repr(value)))
         for name, value in vars(structure).items()
@@ -60,7 +60,7 @@ def in_order(structure: Structure) -> list[Any]:
 
 
 def reading(data: bytes, cls: type[Structure], session: Session, limits: Limits, trace: Any) -> Any:
-    """What a reader makes of the data, and where it stands then."""
+    """Return the result of a reader for the data, and its final position."""
 
     def call() -> Any:
         reader = Reader(session, BitReader(data, 0, limits), trace)
@@ -71,7 +71,7 @@ def reading(data: bytes, cls: type[Structure], session: Session, limits: Limits,
 
 
 def damaged(data: bytes, rnd: random.Random) -> list[bytes]:
-    """The data, and variants of it."""
+    """Yield the data, and variants of it."""
     flipped = bytearray(data)
     if flipped:
         flipped[rnd.randrange(len(flipped))] ^= 1 << rnd.randrange(8)
@@ -111,7 +111,7 @@ def test_writing(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_functions_do_it_themselves(name: str) -> None:
-    """What is fine and not large is hardly ever left to walking."""
+    """Valid small structures rarely require interpretation."""
     cls, left = TABLES[name], 0
     read, write_ = compiled.make_reader(cls.table, LIMITED), compiled.make_writer(cls.table)
     for structure, session in samples(name):
@@ -142,7 +142,7 @@ def test_without_sources_tables_are_walked() -> None:
 
 @pytest.mark.parametrize("change", [("u(15 +", "u(16 +"), ("t.nnr_unit_size_flag = u(1)", "pass"), ("def ", "def (")])
 def test_a_source_that_has_changed_is_not_used(change: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a program goes on while its packages are replaced."""
+    """This happens if a program continues while its packages are replaced."""
     source = inspect.getsource(tables.nnr_unit_size)
     monkeypatch.setattr(inspect, "getsource", lambda _: source.replace(*change))
     assert compiled.Compiled(compiled.make_writer)[tables.nnr_unit_size] is None

@@ -1,4 +1,4 @@
-"""Documentation taken from the source: complete, and the committed page is that of today's source."""
+"""Documentation generated from the source is complete and current."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ import pytest
 
 from nnr_codec import constants
 from nnr_codec.syntax import TABLES, docs, structures
+from tools import written_page
 from tools.syntax_page import page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "syntax.md"
-#: Elements whose value is a structure, which says itself what it is.
+#: Elements whose value is a structure with its own description.
 STRUCTURES = {"detail", "sparsification", "pruning", "unification", "decomposition", "prune_mask", "sparse_mask"}
 
 
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text("utf-8") == page(), "run `make docs`"
+
+
+@pytest.mark.medium
+def test_every_element_has_an_option_or_a_reason() -> None:
+    text = written_page.page()
+    assert (PAGE.parent / "written.md").read_text("utf-8") == text, "run `make docs`"
+    assert "| *0* |" not in text
 
 
 def test_every_element_has_a_meaning() -> None:

@@ -1,4 +1,4 @@
-"""What the errors of a malformed structure say: where, in which element, and why."""
+"""Errors of malformed structures: position, element and reason."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from .samples import read, sample, write
 
 
 def header() -> NnrUnitHeader:
-    """A unit header with three levels of structures."""
+    """Return a unit header with three levels of structures."""
     codebook = IntegerCodebook(
         codebook_egk=2,
         codebook_size=4,
@@ -62,7 +62,7 @@ def header() -> NnrUnitHeader:
 
 
 def elements_of(data: bytes) -> list[tuple[str, int, int]]:
-    """Path, first bit and end of each element."""
+    """Return path, first bit and end of each element."""
     out: list[tuple[str, int, int]] = []
 
     def trace(path: str, descriptor: Descriptor, bit: int, size: int, value: Any) -> None:
@@ -96,7 +96,7 @@ def test_truncation_names_element_and_bit() -> None:
 @pytest.mark.medium
 @pytest.mark.parametrize("name", TABLES)
 def test_every_truncation_is_reported(name: str) -> None:
-    """Except where all that is missing is bs(v), which ends with the data."""
+    """Truncation inside bs(v) is excepted, because it ends with the data."""
     for seed in range(30):
         structure, session = sample(name, seed)
         data = write(structure, session)
@@ -123,7 +123,7 @@ def test_damaged_structures_raise_nothing_else(name: str) -> None:
 
 
 def some_of(n: int) -> range:
-    """At most 20 of the integers below n, the first among them."""
+    """Return at most 20 of the integers below n, including the first."""
     return range(0, n, 1 + n // 20)
 
 
@@ -135,7 +135,7 @@ def test_path_of_a_reader_without_a_name() -> None:
 
 def test_byte_alignment_violation() -> None:
     good = write(NnrLayerParameterSetUnitPayload())
-    assert good == b"\x00\x80"  # already aligned: a byte of its own (6.3.5)
+    assert good == b"\x00\x80"  # already aligned: a separate byte (6.3.5)
     for bad in (b"\x00\x00", b"\x00\x81", b"\x00\xc0", b"\x00\x40"):
         with pytest.raises(
             ElementError, match=r"byte_alignment\(\) is [01]{8}, not a one followed by zeros \(6\.3\.5\)"
@@ -176,7 +176,7 @@ def test_reserved_values_stay_plain_integers() -> None:
 
 
 def test_max_names() -> None:
-    """The count stands before the names: it is refused whatever the size of the data."""
+    """The count precedes the names: it is rejected for any size of the data."""
     names = NnrTopologyUnitPayload(topology_elem_id_list=["a", "b", "c", "d"])
     session = Session(topology_storage_format=NNR_TPL_REFLIST)
     data = write(names, session)
@@ -198,7 +198,7 @@ def test_count_ids_of_a_pruning_dictionary() -> None:
 
 
 def test_entries_of_all_lists_count() -> None:
-    """Lists whose own counts are small, or are entries of a list themselves, add up."""
+    """The sum is limited for lists whose own counts are small or are entries of a list."""
     classes = SparsificationPerformanceMap(
         spm_count_thresholds=2,
         sparsification_threshold=[0.5],
@@ -294,7 +294,7 @@ def test_bitstream_errors_are_value_errors() -> None:
 
 
 def test_number_of_dimensions_is_bounded() -> None:
-    """A decomposed tensor multiplies its dimensions in the header already: quadratic in their number."""
+    """The header of a decomposed tensor multiplies its dimensions in quadratic time."""
     bits = BitWriter()
     bits.u(5, 0)
     bits.u(3, 0b001)  # input parameters

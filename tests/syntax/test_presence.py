@@ -1,4 +1,4 @@
-"""What holds for elements that are not set, and that nothing that is set is ever dropped in silence."""
+"""Elements that are not set, and errors for set elements that would be omitted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .samples import count, read, sample, write
 
 
 def ndu(**elements: Any) -> NnrCompressedDataUnitHeader:
-    """A small header that can be written."""
+    """Return a small header that can be written."""
     base: dict[str, Any] = {
         "nnr_compressed_data_unit_payload_type": NNR_PT_INT,
         "input_parameters_present_flag": 1,
@@ -46,7 +46,7 @@ def ndu(**elements: Any) -> NnrCompressedDataUnitHeader:
 
 
 def several(**elements: Any) -> NnrCompressedDataUnitHeader:
-    """A small header of several tensors in one."""
+    """Return a small header of several tensors in one."""
     several_ids: dict[str, Any] = {
         "nnr_multiple_topology_elements_present_flag": 1,
         "topology_elem_id": None,
@@ -181,7 +181,7 @@ def test_surplus_entries_before_others() -> None:
 
 
 def test_empty_lists_for_tensors_without_shifts() -> None:
-    """As one would write it: an entry for each tensor, whether it has shifts or not."""
+    """There is an entry for each tensor, with or without shifts."""
     assert write(several(shift_index=[[1], []], shift_value=[[2], []])) == write(several())
 
 
@@ -227,7 +227,7 @@ def test_missing_element_without_default() -> None:
 
 
 def test_too_few_ids() -> None:
-    """A list has at least two entries (errata N7): the count minus 2 cannot be negative."""
+    """A list has at least two entries (errata N7), because the count minus 2 cannot be negative."""
     with pytest.raises(WriteError, match="count_topology_elements_minus2: -1 is negative"):
         write(several(topology_elem_id_list=["a"]))
 
@@ -325,7 +325,7 @@ def test_structure_is_untouched_after_a_failure() -> None:
 
 
 def assert_plain(value: Any) -> None:
-    """Lists are lists, and nothing is bound to a coder."""
+    """Check that lists are plain lists without references to a coder."""
     if isinstance(value, Structure):
         assert value._coder is None
         assert set(value.__dict__) <= set(value.elements)
@@ -338,7 +338,7 @@ def assert_plain(value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_what_is_read_is_plain(name: str) -> None:
+def test_read_values_are_plain(name: str) -> None:
     for seed in range(20):
         structure, session = sample(name, seed)
         again = read(write(structure, session), type(structure), session)
@@ -365,7 +365,7 @@ def test_equality() -> None:
         hash(ndu())
 
 
-def test_repr_shows_what_is_set() -> None:
+def test_repr_shows_set_elements() -> None:
     assert repr(NnrTopologyUnitHeader(topology_storage_format=1)) == "NnrTopologyUnitHeader(topology_storage_format=1)"
 
 
@@ -385,7 +385,7 @@ def test_order_of_present_with_lists() -> None:
 
 
 def test_element_at_two_places() -> None:
-    """parameter_id is printed twice; either place takes it."""
+    """parameter_id is printed twice; it can be set for either place."""
     session = Session(general_profile_idc=1, mps_parent_signalling_enabled_flag=1)
     node = {"node_id_present_flag": 1, "device_id": 1, "parameter_id": 2, "put_node_depth": 3}
     parent = {"parent_node_id_present_flag": 1, "parent_node_id_type": 0, "parent_device_id": 1}

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.medium
 
 
 class Recorder:
-    """A trace that keeps the coded elements, without the structures around them."""
+    """Trace that keeps the coded elements, without the structures around them."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, int, int, Any]] = []
@@ -32,7 +32,7 @@ class Recorder:
             self.events.append((path, repr(descriptor), bit, size, value))
 
     def assert_gapless(self, size: int) -> None:
-        """Each of ``size`` bits belongs to exactly one element, in order."""
+        """Check that each of ``size`` bits belongs to exactly one element, in order."""
         end = 0
         for _path, _descriptor, bit, bits, _value in self.events:
             assert bit == end
@@ -62,10 +62,10 @@ def test_random_structures(name: str, record_property: Callable[[str, object], N
     record_property("figure: their bits, counted and each traced once", total)
 
 
-@pytest.mark.slow  # which has all samples
+@pytest.mark.slow  # it has all samples
 @pytest.mark.parametrize("name", TABLES)
 def test_samples_differ(name: str) -> None:
-    """The tests must not go over the same few structures again and again, nor leave an element at one value."""
+    """The samples must not repeat a few structures, nor keep an element at one value."""
     cls = TABLES[name]
     structures = [structure for structure, _session in samples(name)]
     for element in cls.elements:
@@ -97,9 +97,9 @@ def test_samples_take_every_branch(tmp_path: Path, record_property: Callable[[st
     run = [sys.executable, "-m", "coverage"]
     test = f"{Path(__file__).relative_to(root).as_posix()}::test_random_structures"
     measured = [*run, "run", "--branch", f"--include={tables.__file__}", f"--data-file={data}", "-m", "pytest"]
-    # the settings of a run that this one may be part of are not for the inner one
+    # the settings of an enclosing run do not apply to the inner one
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "PYTEST", "NNR_S"))}
-    environment["PYTHONSAFEPATH"] = "1"  # or the folder of the sources would come before what is installed
+    environment["PYTHONSAFEPATH"] = "1"  # otherwise the folder of the sources would precede the installed package
     for command in (
         [*measured, "-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", test],
         [*run, "json", "-q", f"--data-file={data}", f"--include={tables.__file__}", "-o", str(report)],

@@ -1,4 +1,4 @@
-"""What units leave active for the units after them (6.2.3, 6.4.3.7, 6.4.4.3, 6.4.4.4)."""
+"""State that units leave for later units (6.2.3, 6.4.3.7, 6.4.4.3, 6.4.4.4)."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from .samples import read, write
 
 
 def unit(nnr_unit_type: int, detail: Structure, **elements: Any) -> NnrUnitHeader:
-    """A unit header around ``detail``."""
+    """Return a unit header around ``detail``."""
     return NnrUnitHeader(nnr_unit_type=nnr_unit_type, detail=detail, **elements)
 
 
 def start(profile: int = 1) -> NnrUnitHeader:
-    """The header of a start unit."""
+    """Return the header of a start unit."""
     return unit(NNR_STR, NnrStartUnitHeader(general_profile_idc=profile))
 
 
@@ -53,18 +53,18 @@ REFLIST = unit(NNR_TPL, NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_RE
 
 
 def mps(**elements: Any) -> NnrModelParameterSetUnitPayload:
-    """A model parameter set as a reader leaves it: all that its table codes is set."""
+    """Return a model parameter set as read: all elements of its table are set."""
     session = Session(general_profile_idc=1)
     return read(write(NnrModelParameterSetUnitPayload(**elements), session), NnrModelParameterSetUnitPayload, session)
 
 
 def lps(**elements: Any) -> NnrLayerParameterSetUnitPayload:
-    """A layer parameter set as a reader leaves it."""
+    """Return a layer parameter set as read."""
     return read(write(NnrLayerParameterSetUnitPayload(**elements)), NnrLayerParameterSetUnitPayload)
 
 
 def ndu(**elements: Any) -> NnrCompressedDataUnitHeader:
-    """The header of a compressed tensor; not to be written."""
+    """Return the header of a compressed tensor, which is not written."""
     defaults: dict[str, Any] = {
         "nnr_compressed_data_unit_payload_type": NNR_PT_FLOAT,
         "input_parameters_present_flag": 1,
@@ -75,7 +75,7 @@ def ndu(**elements: Any) -> NnrCompressedDataUnitHeader:
 
 
 def decomposed(**elements: Any) -> NnrCompressedDataUnitHeader:
-    """The header of G or H of a tensor of 100 x 36 parameters, G of 100 rows and rank 20."""
+    """Return the header of G or H of a tensor of 100 x 36 parameters, G of 100 rows and rank 20."""
     return ndu(
         compressed_parameter_types=NNR_CPT_DC,
         decomposition_rank=20,
@@ -86,12 +86,12 @@ def decomposed(**elements: Any) -> NnrCompressedDataUnitHeader:
 
 
 def waiting(session: Session) -> NnrCompressedDataUnitHeader | None:
-    """The header of G, while H is awaited."""
+    """Return the header of G, while H is expected."""
     return session.g_header
 
 
 def quantized(prefix: str, density: int, parameter: int, flags: int = NNR_QSU) -> dict[str, Any]:
-    """The quantization elements of a parameter set."""
+    """Return the quantization elements of a parameter set."""
     return {
         f"{prefix}_quantization_method_flags": flags,
         f"{prefix}_qp_density": density,
@@ -201,7 +201,7 @@ def test_end_of_an_aggregate_ends_the_layer_parameter_set() -> None:
 
 
 def test_no_quantization_at_all() -> None:
-    """Neither NNR_QSU nor NNR_QCB: there is no density (errata F4)."""
+    """Without NNR_QSU and NNR_QCB there is no density (errata F4)."""
     session = Session()
     session.activate(MPS, mps(mps_quantization_method_flags=4))
     assert session.has_mps
@@ -218,7 +218,7 @@ def test_no_quantization_at_all() -> None:
     ],
 )
 def test_writer_and_reader_see_the_same(header: NnrUnitHeader, payload: Structure) -> None:
-    """A structure that is written need not set what is inferred; one that was read has it all."""
+    """A structure to write may omit inferred elements; a structure that was read has all."""
     writer, reader = (Session(general_profile_idc=1, lps_quantization=(1, 1)) for _ in range(2))
     data = write(payload, writer)
     again = read(data, type(payload), reader)
@@ -251,7 +251,7 @@ def test_names_by_index() -> None:
     header = NnrCompressedDataUnitHeader(nnr_compressed_data_unit_payload_type=NNR_PT_FLOAT, topology_elem_id_index=2)
     assert session.names(header) == ["c"]
     header.topology_elem_id_index = 3
-    with pytest.raises(MissingReferenceError, match=r"index 3 is not in the reference list of 3 \(6\.4\.3\.7\)"):
+    with pytest.raises(MissingReferenceError, match=r"index 3 is not in the reference list of 3 names \(6\.4\.3\.7\)"):
         session.names(header)
 
 
@@ -295,13 +295,13 @@ def test_dimensions_from_the_topology() -> None:
     ],
 )
 def test_entry_points_of_a_tensor(rows: int, scan_order: int, entry_points: int) -> None:
-    """One for each row of blocks of 4 << scan_order but the first."""
+    """There is one for each row of blocks of 4 << scan_order except the first."""
     header = ndu(tensor_dimensions=[rows, 40], scan_order=scan_order)
     assert Session().num_block_rows_minus1(header) == entry_points
 
 
 def test_entry_points_of_g_then_h() -> None:
-    """G is 100 x 20, H is 20 x 36, in units that follow each other (errata J1)."""
+    """G is 100 x 20, H is 20 x 36, in successive units (errata J1)."""
     session = Session()
     header = decomposed(scan_order=1)
     assert session.coded_dimensions(header) == [[100, 20]]
@@ -321,7 +321,7 @@ def test_entry_points_of_a_block_with_both() -> None:
     assert session.coded_dimensions(header) == [[100, 20], [20, 36]]
     assert session.num_block_rows_minus1(header) == 12 + 2
     session.activate(unit(NNR_NDU, header), None)
-    assert waiting(session) is None  # G and H are both there
+    assert waiting(session) is None  # G and H are both present
 
 
 def test_entry_points_of_a_block_without_decomposition() -> None:
@@ -375,7 +375,7 @@ def test_scan_orders_that_do_not_exist(scan_order: int) -> None:
 
 
 def test_headers_of_g_and_h_through_the_table() -> None:
-    """Writer and reader count entry points alike, from the session that each keeps."""
+    """Writer and reader derive equal numbers of entry points from their own sessions."""
     writer, reader = Session(), Session()
     for rows in (12, 2):
         header = decomposed(

@@ -1,4 +1,4 @@
-"""Bitstreams that mean harm, and what the tests count while they are refused."""
+"""Malicious bitstreams, and counts of operations while they are rejected."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ NDU, AGG, RESERVED = 0x16, 0x1A, 0x1E
 
 
 def start(profile: int = 1) -> Bitstream:
-    """NNR_STR and NNR_MPS."""
+    """Return NNR_STR and NNR_MPS."""
     return Bitstream().str_(profile).mps()
 
 
 def good(name: str = "w") -> bytes:
-    """A bitstream of one tensor."""
+    """Return a bitstream of one tensor."""
     return start().ndu(ndu(name, [2], kind=NNR_PT_INT), [3, -4]).data
 
 
 def unit(body: bytes, head: int = RESERVED) -> bytes:
-    """A unit of any content."""
+    """Return a unit with any content."""
     return (len(body) + 3).to_bytes(2, "big") + bytes([head]) + body
 
 
 @dataclass
 class Memory:
-    """The largest number of bytes that were allocated at once, beyond those before; known afterwards."""
+    """Peak number of allocated bytes beyond the allocation before; known after the block."""
 
     peak: int = 0
 
 
 @contextmanager
 def memory() -> Iterator[Memory]:
-    """Count what is allocated, whether it is touched or not; numpy's arrays and zlib's output included."""
+    """Measure allocated memory, touched or not, including numpy's arrays and zlib's output."""
     found = Memory()
-    nnr.decode(good())  # what is imported at first use is not counted, and no function is made of a table meanwhile
+    nnr.decode(good())  # first imports are not counted, and no function is generated from a table meanwhile
     often, compiled.OFTEN = compiled.OFTEN, 1 << 62
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]

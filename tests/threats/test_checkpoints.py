@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow that mean harm."""
+"""Malicious checkpoints of TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .support import memory
 
 
 def bad(path: Path, message_: str, limits: Limits | None = None) -> None:
-    """Assert that a checkpoint is refused, at next to no cost."""
+    """Check that a checkpoint is rejected at nearly no cost."""
     with memory() as used, pytest.raises(NnrError, match=message_):
         dict(formats.load(path, format="tensorflow", limits=limits or Limits.strict()).tensors)
     assert used.peak < 1 << 20
 
 
 def bad_entry(folder: Path, message_: str, **fields: int | bytes) -> None:
-    """The same of a tensor of these fields."""
+    """Check that a tensor entry of these fields is rejected at nearly no cost."""
     entries: Mapping[bytes, bytes] = {b"w": message(**{"f1": 1, "f2": shape(2, 3), "f5": 24, **fields})}
     bad(checkpoint(folder, entries), message_)
 
@@ -50,7 +50,7 @@ def test_a_shape_that_is_not_known(tmp_path: Path) -> None:
 
 
 def test_strings_of_other_lengths(tmp_path: Path) -> None:
-    """Their lengths are anything, what they have is in the file."""
+    """Lengths are arbitrary; the content is limited by the file."""
     entries = {b"s": message(f1=7, f2=shape(2), f5=24)}
     bad(checkpoint(tmp_path, entries, b"\x05\xff\x7f" + bytes(21)), "24 bytes; its strings require 16,395")
 
@@ -63,7 +63,7 @@ def test_more_files_than_the_limits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_blocks_that_are_one_block(many: bool, tmp_path: Path) -> None:
-    """An index that names the same block again and again, or one that is not there."""
+    """An index names the same block repeatedly, or a missing one."""
     path = checkpoint(tmp_path, {})
     first, empty = block({**HEADER, b"w": ENTRY}), block({})
     places = [varint(0) + varint(len(first) - 5)] + [varint(len(first)) + varint(len(empty) - 5)] * 1000
@@ -139,7 +139,7 @@ def test_a_file_as_a_folder() -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
-def test_what_is_no_file(kind: str, tmp_path: Path) -> None:
+def test_special_files(kind: str, tmp_path: Path) -> None:
     if kind == "pipe":
         os.mkfifo(tmp_path / "x")
     else:

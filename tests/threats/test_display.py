@@ -1,4 +1,4 @@
-"""T42: names and other text of strangers, on terminals, in JSON, in reports and in logs."""
+"""T42: names and other untrusted text in terminals, JSON, reports and logs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..cli.support import NAMES
 from ..cli.test_main import every_command
 from ..formats.support import nnef_model
 
-#: Beginning of what does something to a terminal or a page, and ends of what would be quoted.
+#: Beginning of texts with an effect on a terminal or a page, and ends of texts to quote.
 BAD = "\x1b]0;x\x07\x1b[2J\r\n\x9b31m\u202e</script><script>alert(1)</script>'\"` [red]"
 TENSORS = {name: np.full((4, 5), k, np.float32) for k, name in enumerate([BAD, *NAMES])}
 
 
 @pytest.fixture(autouse=True)
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models, bitstreams and updates with such names, of which some are malformed; in the current folder."""
+    """Make models, bitstreams and updates with hostile names, some of them malformed, in the current folder."""
     monkeypatch.chdir(tmp_path)
     new = {name: array + np.float32(0.5) for name, array in TENSORS.items()}
     nnr.save(TENSORS, "old.safetensors")
@@ -80,6 +80,16 @@ COMMANDS = [
     ["update", "apply", "old.safetensors", "u.nnr", "-o", "x.safetensors"],
     ["update", "chain", "old.safetensors", "u.nnr", "-o", "x.safetensors", "-v"],
     ["update", "squash", "old.safetensors", "u.nnr", "-o", "x.nnr", "-v"],
+    ["store", "init", "s"],
+    ["store", "add", "s", "old.safetensors"],
+    ["store", "add", "s", f"none{BAD}"],
+    ["store", "add", "s", "old.safetensors", "--name", BAD],
+    ["store", "ls", "s"],
+    ["store", "ls", BAD],
+    ["store", "get", "s", "old", "-o", "x.safetensors"],
+    ["store", "get", "s", BAD, "-o", "y.safetensors"],
+    ["store", "rm", "s", f"old@{BAD}"],
+    ["store", "gc", "s"],
     ["bench", "bad.safetensors"],
     ["conformance", "--only", BAD],
     ["explain", BAD],
@@ -90,14 +100,14 @@ COMMANDS = [
 
 
 def shown(capsys: pytest.CaptureFixture[str], words: list[str]) -> tuple[str, str]:
-    """What a command prints to standard output and standard error."""
+    """Return the output of a command on standard output and standard error."""
     capsys.readouterr()
     assert run(words) not in (70, 141)
     return capsys.readouterr()
 
 
 def test_t42_nothing_reaches_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each command, whether it succeeds or not: lines of printable characters."""
+    """Each command, successful or not, prints only lines of printable characters."""
     Path("manifest.json").write_text(json.dumps({"tensors": {BAD: "x"}}))
     seen = 0
     for words in COMMANDS:
@@ -129,7 +139,7 @@ def test_t42_every_command_is_tried() -> None:
     ],
 )
 def test_json_is_ascii(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    """And no more than JSON: without the numbers that JavaScript cannot read."""
+    """It is strict JSON, without the numbers that JavaScript cannot read."""
 
     def refuse(constant: str) -> None:
         pytest.fail(constant)
@@ -140,7 +150,7 @@ def test_json_is_ascii(capsys: pytest.CaptureFixture[str], words: list[str]) -> 
 
 
 def test_t42_reports_are_text() -> None:
-    """No name ends an element or a script, or begins one."""
+    """No name ends or begins an element or a script."""
     report = nnr.encode_file("old.safetensors", "x.nnr", statistics=True)
     page, plain = report.to_html(), nnr.encode_file({"w": TENSORS[BAD]}, "y.nnr", statistics=True).to_html()
     assert "alert(1)" in page
@@ -156,7 +166,7 @@ def test_t42_logs_have_one_line() -> None:
 
 
 def test_messages_and_warnings_quote(recwarn: pytest.WarningsRecorder) -> None:
-    """The library's own messages hold names as Python writes them, so that logs of others are safe as well."""
+    """Messages of the library quote names like Python, so logs of applications are safe as well."""
     found: list[Any] = []
     for name in ("cut.nnr", "twice.nnr", "bad.nnef", "bad.onnx", "bad.safetensors", "graph.nnef"):
         with pytest.raises((nnr.NnrError, OSError)) as caught:

@@ -1,4 +1,4 @@
-"""The strongest limit: nothing but the tensors that the caller expects."""
+"""The strictest limit: only the tensors that the caller expects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA: dict[str, Any] = {"w": ((3, 2), "float32"), "n": ((4,), "int32")}
 
 @names(DECODERS)
 @pytest.mark.parametrize("dtypes", [str, np.dtype, lambda name: getattr(np, name)], ids=["name", "dtype", "type"])
-def test_what_is_expected_is_decoded(read: Read, dtypes: Any) -> None:
+def test_expected_tensors_are_decoded(read: Read, dtypes: Any) -> None:
     schema = {name: (shape, dtypes(dtype)) for name, (shape, dtype) in SCHEMA.items()}
     read(DATA, limits=Limits(expected=schema))
 
@@ -62,7 +62,7 @@ def test_an_empty_schema_expects_nothing() -> None:
     refused(DATA, nnr.LimitError, "not one of the 0", limits=Limits(expected={}))
 
 
-def test_what_is_expected_may_not_be_missing() -> None:
+def test_expected_tensors_may_not_be_missing() -> None:
     schema = SCHEMA | {"v": ((1,), "float32")}
     with pytest.raises(nnr.IncompleteError, match="2 of 3 tensors; 'v' missing") as caught:
         nnr.decode(DATA, limits=Limits(expected=schema))
@@ -71,7 +71,7 @@ def test_what_is_expected_may_not_be_missing() -> None:
 
 
 def test_it_is_refused_before_it_is_decoded() -> None:
-    """A payload that would take 64 MiB within the other limits."""
+    """The payload would take 64 MiB within the other limits."""
     header = ndu("big", [1 << 12, 1 << 12], codebook_present_flag=1, codebook=codebook([0], 0))
     data = start().ndu(header, payload=bytes(8)).data
     with memory() as used:
@@ -105,7 +105,7 @@ def test_pieces_and_parts_of_blocks_are_expected_by_their_own_names() -> None:
     ],
 )
 def test_updates_of_other_tensors_are_refused(wanted: Any, match: str) -> None:
-    """Of the type it only matters whether it is one of floats."""
+    """Of the type, only its kind (float or not) matters."""
     like = {"n": ((4,), "uint64"), "w": ((3, 2), "float64")}
     expected = {name: np.empty(shape, dtype) for name, (shape, dtype) in like.items()}
     assert list(nnr.UpdateDecoder(like=expected).decode(DATA)) == ["n", "w"]

@@ -1,6 +1,8 @@
-"""T35: the text of a topology, which a parser has to read."""
+"""T35: the text of a topology, which a parser must read."""
 
 from __future__ import annotations
+
+from time import process_time
 
 import pytest
 
@@ -9,6 +11,7 @@ from nnr_codec.formats import nnef
 from nnr_codec.formats.nnef import dataflow, lexer
 from nnr_codec.formats.nnef.graph import parse_graph
 from nnr_codec.formats.nnef.parser import parse
+from nnr_codec.formats.nnef.validate import validate_texts
 from nnr_codec.model import Topology, Wiring
 
 from .support import memory
@@ -33,8 +36,8 @@ def test_t35_brackets() -> None:
         parse(document(f"y = {100_000 * '(['};"))
 
 
-def test_t35_what_is_deep_without_brackets() -> None:
-    """Whoever goes down the tree does so by recursion."""
+def test_t35_depth_without_brackets() -> None:
+    """Functions that walk the tree are recursive."""
     with pytest.raises(FormatError, match="nested deeper than 200"):
         parse_graph(variable(f"[{100_000 * '-'}1]"))
 
@@ -71,7 +74,7 @@ SCALAR = "(x: tensor<scalar>) -> (y: tensor<scalar>)"
 
 
 def calls(body: str, count: int) -> bytes:
-    """A document that calls a fragment of this body."""
+    """Return a document that calls a fragment with this body."""
     return document("".join(f"y{k} = f(x);" for k in range(count)), f"fragment f{SCALAR} {{ {body} y = x; }}")
 
 
@@ -91,14 +94,14 @@ def calls(body: str, count: int) -> bytes:
     ids=["calls", "names", "unknown", "literals"],
 )
 def test_t35_fragments_of_fragments(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataflow, "_MAX_INLINED", 10_000)
+    monkeypatch.setattr(dataflow, "MAX_WORK", 10_000)
     with memory() as used:
         assert wiring(text).blocks == ()
     assert used.peak < 32 << 20
 
 
 def test_t35_long_names() -> None:
-    """A name that is written once may be told for every call."""
+    """A name that is written once may be repeated in messages for every call."""
     with pytest.raises(FormatError, match="more than 4096 characters"):
         parse(document("y = f(x);", f"fragment f({5000 * 'p'}: tensor<scalar>) -> (y: tensor<scalar>);"))
 
@@ -108,3 +111,70 @@ def test_t35_numbers_that_no_float_is() -> None:
     call = f"y = batch_normalization(linear(x, w, 0.0), m, v, o, s, epsilon = 1{400 * '0'});"
     (block,) = wiring(document(variables + call)).blocks
     assert (block.gamma, block.epsilon) == ("s", None)
+
+
+_INPUT = "x = external(shape = [2, 3]);"
+_LONG = f"[{60_000 * '1,'}1]"
+_SELF = """fragment f(a: tensor<scalar>, n: integer) -> (b: tensor<scalar>)
+{ b = f(f(a, n = n - 1), n = n - 1) if n > 0 else a; }"""
+
+
+def fragment(body: str) -> str:
+    return f"fragment f(a: tensor<scalar>) -> (b: tensor<scalar>) {{ {body} }}"
+
+
+#: Graphs whose evaluation would not end: fragments, and assignments.
+EVALUATED = {
+    "fragments": (
+        "".join(f"fragment f{n}{SCALAR} {{ y = f{n + 1}(x) + f{n + 1}(x); }}" for n in range(60))
+        + f"fragment f60{SCALAR} {{ y = copy(x); }}",
+        "y = f0(x);",
+    ),
+    "recursion": (_SELF, "y = f(x, n = 1000000);"),
+    "loops": ("", f"y = add_n({20 * '[for q in range_of([0] * 60000) yield add_n('}[x]{20 * ')]'});"),
+    "loops over short arrays": ("", f"v = [x] * 60; y = add_n({5 * '[for q in v yield add_n('}[x]{5 * ')]'});"),
+    "repeated arrays": ("", "y = copy(x);" + "z = length_of([x] * 60000);" * 999),
+    "joined arrays": ("", "y = copy(x); v = [x] * 30000;" + "z = length_of(v + v);" * 999),
+    "slices of arrays": ("", "y = copy(x); v = [x] * 60000;" + "z = length_of(v[1:]);" * 999),
+    "uses of a long array": ("", "y = copy(x); v = [x] * 60000;" + "z = add_n(v);" * 999),
+    "ranges": ("", f"y = copy(x); c = {_LONG};" + "z = range_of(c);" * 999),
+    "loops over long arrays": ("", f"y = copy(x); c = {_LONG};" + "z = [for q in c + [2] if q > 1 yield x];" * 99),
+    "doubled arrays": (
+        fragment(
+            "c0 = [1];"
+            + "".join(f"c{n + 1} = [c{n}, c{n}];" for n in range(200))
+            + "b = reshape(a, shape = [2, 3] if c200 == c199 else [6]);"
+        ),
+        "y = f(x);",
+    ),
+    "large numbers": ("", f"y = copy(x); z = copy(x); {999 * 'z = tile(z, repeats = [2 ^ 63, 2]);'}"),
+    "high ranks": ("", f"y = unsqueeze(x, axes = [0]); {5000 * 'y = unsqueeze(y, axes = [0]);'}"),
+    "comparisons": (fragment(f"c = {_LONG}; {2000 * 'b = a if 2 in c else a;'}"), "y = f(x);"),
+    "arguments": ("", f"y = copy(x); c = {_LONG}; {9999 * 'z = reshape(x, shape = c);'}"),
+    "arrays of arrays": ("", f"y = copy(x); c = [1] * 30000; {9999 * 'z = [c];'}"),
+    "parts": ("", f"y = copy(x); v = variable(shape = [65536, 1], label = 'v'); {99 * 'z = unstack(v, axis = 0);'}"),
+    "texts": ("", "y = copy(x);" + 999 * "z = length_of('a' * 65000 + 'b');"),
+    "copies": ("", f"y = copy(x); {99 * 'z = copy_n(x, times = 65536);'} w = copy_n(x, times = 1000000000);"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_t35_evaluation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fragments, loops and arrays are charged before they are expanded."""
+    fragments, body = EVALUATED[name]
+    text = document(_INPUT + body, fragments)
+    start = process_time()
+    validate_texts(text)
+    assert process_time() - start < 30
+    monkeypatch.setattr(dataflow, "MAX_WORK", 20_000)
+    with memory() as used:
+        wiring(text)
+    assert used.peak < 20_000 * 1000 + 200 * len(text)
+
+
+@pytest.mark.parametrize("name", ["fragments", "recursion", "loops"])
+def test_t35_shapes_beyond_the_limit(name: str) -> None:
+    fragments, body = EVALUATED[name]
+    head = "extension KHR_enable_fragment_definitions; extension KHR_enable_operator_expressions;"
+    report = validate_texts(document(_INPUT + body, head + fragments))
+    assert ([note.rule for note in report.notes], report.violations) == (["shape-limit"], [])

@@ -1,4 +1,4 @@
-"""HDF5 files that mean harm: structures that promise more than there is, or lead in circles."""
+"""Malicious HDF5 files: structures that exceed the file, or lead in circles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.clients
 
 
 def h5(build: Callable[[Any], object]) -> bytearray:
-    """The file that h5py makes."""
+    """Return a file written by h5py."""
     h5py = pytest.importorskip("h5py", reason="the package h5py (extra 'keras') is not installed")
     file = io.BytesIO()
     with h5py.File(file, "w") as target:
@@ -31,25 +31,25 @@ def h5(build: Callable[[Any], object]) -> bytearray:
 
 
 def one(**options: Any) -> bytearray:
-    """A file of one dataset."""
+    """Return a file of one dataset."""
     return h5(lambda file: file.create_dataset("w", data=np.arange(64, dtype="<f4"), **options))
 
 
 def place(data: bytes, what: bytes, after: int = 0) -> int:
-    """Where bytes are, for which there is one place."""
+    """Return the offset of bytes that occur once."""
     at = data.find(what, after)
     assert at >= 0
     return at
 
 
 def put(data: bytearray, at: int, value: int, size: int = 8) -> bytes:
-    """The data with another number."""
+    """Return the data with another number."""
     data[at : at + size] = value.to_bytes(size, "little")
     return bytes(data)
 
 
 def bad(data: bytes, message: str, peak: int = 1 << 20) -> None:
-    """Assert that a file is refused, at next to no cost."""
+    """Check that a file is rejected at nearly no cost."""
     formats.load(bytes(one()), format="keras")
     with memory() as used, pytest.raises(NnrError, match=message):
         dict(formats.load(bytes(data), format="keras", limits=Limits.strict(), strict=True).tensors)
@@ -57,12 +57,12 @@ def bad(data: bytes, message: str, peak: int = 1 << 20) -> None:
 
 
 def symbols(data: bytes) -> int:
-    """Where the entries of the first group are: after its node of symbols."""
+    """Return the offset of the entries of the first group, after its node of symbols."""
     return place(data, b"SNOD") + 8
 
 
 def header(data: bytes, name: int = 0) -> int:
-    """Where the object header of an entry of the first group is."""
+    """Return the offset of the object header of an entry of the first group."""
     found: int = struct.unpack_from("<Q", data, symbols(data) + 40 * name + 8)[0]
     return found
 
@@ -74,7 +74,7 @@ def test_a_structure_outside_of_the_file(address: int) -> None:
 
 
 def test_a_header_that_goes_on_where_it_is() -> None:
-    """A continuation that leads to itself, as often as there are messages."""
+    """A continuation refers to itself, as often as there are messages."""
     data = one()
     at = header(data)
     data[at + 2 : at + 4] = (65535).to_bytes(2, "little")
@@ -84,7 +84,7 @@ def test_a_header_that_goes_on_where_it_is() -> None:
 
 
 def test_a_tree_that_grows() -> None:
-    """A node of a B-tree that is its own child is above itself."""
+    """A node of a B-tree is its own child."""
     data = one()
     at = place(data, b"TREE")
     data[at + 5] = 1
@@ -115,8 +115,8 @@ def test_items_in_other_files() -> None:
     bad(data, "its items are in external files")
 
 
-def test_items_that_nobody_wrote() -> None:
-    """Of any number: they take no place in the file."""
+def test_unwritten_items() -> None:
+    """Unwritten items of any number take no space in the file."""
     bad(h5(lambda file: file.create_dataset("w", (1 << 24,), "i1")), "the dataset has no items")
 
 
@@ -144,19 +144,19 @@ def test_chunks_that_do_not_fit(field: str) -> None:
     bad(put(data, at, value, 4), "the chunk at .* is invalid or occurs twice")
 
 
-def test_chunks_that_nobody_wrote() -> None:
+def test_unwritten_chunks() -> None:
     bad(h5(lambda file: file.create_dataset("w", (1 << 20,), "f4", chunks=(1 << 16,))), "0 of 16 chunks")
 
 
 def test_a_chunk_beyond_the_limits() -> None:
-    """A dataset of a few items whose chunk has billions."""
+    """A dataset of a few items has a chunk of billions."""
     data = one(chunks=(64,), compression="gzip", maxshape=(None,))
     at = place(data, struct.pack("<II", 64, 4))
     bad(put(data, at, 1 << 28, 4), "bytes of a chunk: 1,073,741,824 is more than max_tensor_bytes")
 
 
 def test_a_chunk_that_expands() -> None:
-    """Deflated to a thousandth, in a chunk that is said to be small."""
+    """A chunk that is declared as small was deflated to a thousandth."""
     options = {"chunks": (1 << 24,), "compression": "gzip", "maxshape": (None,)}
     data = h5(lambda file: file.create_dataset("w", data=np.zeros(1 << 24, "i1"), **options))
     chunk = place(data, b"\3\2\2") + 11  # behind version, class, rank and address of the layout
@@ -167,7 +167,10 @@ def test_a_chunk_that_expands() -> None:
 
 def test_chunks_of_nothing() -> None:
     data = one(chunks=(16,))
-    bad(put(data, place(data, struct.pack("<II", 16, 4)), 0, 4), r"chunks of shape \(0,\) in 1 dimensions")
+    bad(
+        put(data, place(data, struct.pack("<II", 16, 4)), 0, 4),
+        r"chunks have shape \(0,\), but the dataset has 1 dimensions",
+    )
 
 
 def test_a_rank_beyond_that_of_arrays() -> None:
@@ -185,24 +188,24 @@ def test_a_virtual_dataset() -> None:
         layout[:] = h5py.VirtualSource("/etc/passwd", "x", (4,))
         file.create_virtual_dataset("w", layout)
 
-    bad(h5(build), "layout version 4, such as of virtual datasets, is not supported")
+    bad(h5(build), "layout version 4, used for example by virtual datasets, is not supported")
 
 
 def test_filters_of_others() -> None:
-    """A filter is code that the HDF5 library would look for in a folder and load."""
+    """The HDF5 library would search a folder for the code of such a filter and load it."""
     data = one(chunks=(16,), shuffle=True)
     at = place(data, struct.pack("<HHHH8s", 2, 8, 1, 1, b"shuffle"))
     bad(put(data, at, 32_015, 2), "filter 32015 is not supported; only gzip and shuffle are")
 
 
 def texts(file: Any) -> None:
-    """A text of 60,000 bytes, and a thousand others."""
+    """Return a file with a text of 60,000 bytes, and a thousand others."""
     file["w"] = np.ones(3, np.float32)
     file.attrs["list"] = ["x" * 60_000, *(str(k) for k in range(1000))]
 
 
 def reference_of(data: bytes) -> int:
-    """Where the reference to the long text is: its length, and a heap."""
+    """Return the offset of the reference to the long text: its length, and a heap."""
     at = -1
     while True:
         at = place(data, struct.pack("<I", 60_000), at + 1)
@@ -212,7 +215,7 @@ def reference_of(data: bytes) -> int:
 
 
 def test_texts_that_are_one_text() -> None:
-    """References to the same text take 16 bytes, and would be 60 MB of texts."""
+    """References to one text take 16 bytes each, and would become 60 MB of texts."""
     data = h5(texts)
     at = reference_of(data)
     reference = bytes(data[at : at + 16])
@@ -237,7 +240,7 @@ def test_more_attributes_than_the_limits() -> None:
 
 
 def zipped(weights: bytes) -> bytearray:
-    """An archive of Keras."""
+    """Return an archive of Keras."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("config.json", b"{}")
@@ -254,7 +257,7 @@ def test_weights_that_the_archive_does_not_have(field: str) -> None:
     else:
         local: int = struct.unpack_from("<I", data, entry + 42)[0]
         changed = put(data, local + 28, 60_000, 2)
-    bad(changed, "model.weights.h5 is larger than the archive")
+    bad(changed, "the declared size of model.weights.h5 is wrong")
 
 
 def test_weights_that_are_somewhere_else() -> None:
@@ -264,6 +267,6 @@ def test_weights_that_are_somewhere_else() -> None:
 
 
 def test_attributes_that_no_header_holds() -> None:
-    """Such as the metadata of a bitstream may bring."""
+    """The metadata of a bitstream may contain such attributes."""
     with pytest.raises(FormatError, match="an attribute has at most 64,000"):
         attributes.from_metadata({"keras:hdf5": '{"":{"x":["ascii:9000",[10],["","","","","","","","","",""]]}}'}, None)

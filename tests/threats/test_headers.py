@@ -1,4 +1,4 @@
-"""T9 to T18, T27 and T31 to T33: what headers and parameter sets declare."""
+"""T9 to T18, T27 and T31 to T33: declarations of headers and parameter sets."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ..builder import Bitstream, codebook, ndu
 from ..decoder.support import overwritten
 from .support import NDU, STRICT, memory, refused, start, unit
 
-#: After NNR_STR and NNR_MPS; nothing may be allocated for what the header declares.
+#: Maximum bytes of memory after NNR_STR and NNR_MPS; nothing may be allocated for what the header declares.
 LITTLE = 200_000
 
 
 def declares(header: NnrCompressedDataUnitHeader, *, profile: int = 1, indexed: int = 0) -> bytes:
-    """A bitstream with an NDU of any header and one byte of payload."""
+    """Return a bitstream with an NDU of any header and one byte of payload."""
     stream = Bitstream().str_(profile).mps(indexed=indexed)
     stream.session.reference_list = ["a", "b", "c"] if indexed else []
     return stream.ndu(header, payload=b"\x80").data
@@ -40,7 +40,7 @@ def declares(header: NnrCompressedDataUnitHeader, *, profile: int = 1, indexed: 
 
 # ------------------------------------------------------------------------------------------------ T9, T10: codes
 def test_t09_a_prefix_of_eight_million_zeros() -> None:
-    """It makes no integer of as many bits."""
+    """No integer of this size is created."""
     zeros = BitReader(bytes(1 << 20) + b"\1")
     with memory() as used, pytest.raises(nnr.LimitError, match="max_eg_bits=32"):
         zeros.ue(7)
@@ -63,7 +63,7 @@ def test_t10_a_string_of_any_length() -> None:
 
 @pytest.mark.parametrize("text", [b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"w\xf0\x9f"])
 def test_t10_a_string_that_is_not_utf8(text: bytes) -> None:
-    """Surrogates and overlong zeros among them."""
+    """The strings include surrogates and overlong zeros."""
     refused(start().add(unit(b"\x01" + text + b"\0", NDU)).data, nnr.ElementError, "not UTF-8")
 
 
@@ -77,7 +77,7 @@ def test_t10_a_zero_inside_a_name_is_not_written() -> None:
 # ------------------------------------------------------------------------------------------------ T11, T12: lists
 @pytest.mark.parametrize("indexed", [0, 1])
 def test_t11_a_number_of_tensors(indexed: int) -> None:
-    """More than the limit, with no room for them."""
+    """The declared number exceeds the limit and the size of the unit."""
     header = BitWriter()
     header.u(8, NNR_PT_INT << 3 | 0b101)
     header.ue(7, 99_999)
@@ -96,7 +96,7 @@ def test_t11_a_number_of_pruned_tensors() -> None:
 
 
 def test_t11_entries_of_nested_lists_count() -> None:
-    """Numbers of dimensions and shifts have no limit of their own."""
+    """Numbers of dimensions and shifts have no separate limit."""
     mapping: dict[str, Any] = {"concatentation_axis_index": 0, "split_index": [1], "number_of_shifts": [500, 0]}
     shifts: dict[str, Any] = {"shift_index": [500 * [0], []], "shift_value": [500 * [0], []]}
     data = declares(ndu(["a", "b"], [2], kind=NNR_PT_INT, **mapping, **shifts))
@@ -122,7 +122,7 @@ def test_t12_an_index_outside_the_reference_list(index: int) -> None:
 
 # ------------------------------------------------------------------------------------------------ T13 to T15: sizes
 def test_t13_a_number_of_dimensions() -> None:
-    """More than numpy has."""
+    """The number exceeds the maximum of numpy."""
     data = declares(ndu("w", 33 * [1], kind=NNR_PT_INT))
     refused(data, nnr.LimitError, "count_tensor_dimensions: .* max_dims=32")
 
@@ -140,12 +140,12 @@ def test_t13_the_limit_itself_is_one_that_numpy_has() -> None:
 
 @pytest.mark.parametrize("dims", [[0], [0, 5], [5, 0], [3, 0, 4], []])
 def test_t14_a_dimension_of_nothing(dims: list[int]) -> None:
-    refused(declares(ndu("w", dims, kind=NNR_PT_INT)), nnr.ElementError, "are those of an empty tensor")
+    refused(declares(ndu("w", dims, kind=NNR_PT_INT)), nnr.ElementError, "describe an empty tensor")
 
 
 HUGE = ndu(
     "w", [1 << 20, 1 << 20], codebook_present_flag=1, codebook=codebook([0], 0)
-)  # 4 TiB, of which no bin is read
+)  # 4 TiB, of which no bin is decoded
 
 
 def test_t14_elements_of_a_tensor() -> None:
@@ -164,7 +164,7 @@ def test_t14_bytes_of_a_tensor() -> None:
 
 
 def test_t14_bytes_of_all_tensors() -> None:
-    """Each is within the limits."""
+    """Each tensor is within the limits."""
     stream = start()
     for k in range(5):
         stream.ndu(ndu(f"w{k}", [100, 100], codebook_present_flag=1, codebook=codebook([0], 0)), np.zeros((100, 100)))
@@ -173,7 +173,7 @@ def test_t14_bytes_of_all_tensors() -> None:
 
 
 def decomposed(rank: int, rows: int, dims: tuple[int, int] = (6, 4)) -> NnrCompressedDataUnitHeader:
-    """The header of G."""
+    """Return the header of G."""
     return ndu("w", dims, compressed_parameter_types=NNR_CPT_DC, decomposition_rank=rank, g_number_of_rows=rows)
 
 
@@ -183,14 +183,14 @@ def test_t15_factors_that_do_not_divide(rank: int, rows: int) -> None:
 
 
 def pair(rank: int, rows: int, columns: int) -> bytes:
-    """G and H of zeros."""
+    """Return G and H of zeros."""
     stream = start()
     stream.ndu(decomposed(rank, rows, (rows, columns)), np.zeros((rows, rank)))
     return stream.ndu(decomposed(rank, rows, (rows, columns)), np.zeros((rank, columns))).data
 
 
 def test_t15_the_size_of_a_product() -> None:
-    """G and H of 1,000 parameters each make a million."""
+    """G and H of 1,000 parameters each give a product of a million."""
     data = pair(1, 1000, 1000)
     assert nnr.decode(data)["w"].shape == (1000, 1000)
     with memory() as used:
@@ -221,7 +221,7 @@ def test_t16_entries_of_more_than_32_bits(entries: list[int]) -> None:
 
 
 def test_t16_the_size_of_a_codebook() -> None:
-    """With no room for its entries: refused before they are read."""
+    """The unit is too small for the entries, and is rejected before they are read."""
     header = BitWriter()
     header.u(8, NNR_PT_FLOAT << 3)
     header.st(0, "w")
@@ -269,7 +269,7 @@ def test_t27_a_value_beyond_its_format(value: int, level: int) -> None:
 
 # ------------------------------------------------------------------------------------------------ T31: several tensors
 def split(axis: int, at: int, shift: tuple[int, int] = (0, 0)) -> bytes:
-    """Two tensors of one unit of shape (4, 3)."""
+    """Return two tensors of one unit of shape (4, 3)."""
     mapping: dict[str, Any] = {"concatentation_axis_index": axis, "split_index": [at], "number_of_shifts": [1, 0]}
     shifts: dict[str, Any] = {"shift_index": [[shift[0]], []], "shift_value": [[shift[1]], []]}
     return start().ndu(ndu(["a", "b"], [4, 3], kind=NNR_PT_INT, **mapping, **shifts), np.ones((4, 3))).data
@@ -304,11 +304,11 @@ def test_t32_a_mask_of_four_billion_bits() -> None:
 
 
 def performance(content: str) -> bytes:
-    """An LPS with a pruning performance map."""
+    """Return an LPS with a pruning performance map."""
     return start().add(unit(bytes.fromhex("00 20" + content), NNR_LPS << 2 | 2)).data
 
 
-NAN = "010080FF"  # a signalling not-a-number of flt(32)
+NAN = "010080FF"  # a signaling not-a-number of flt(32)
 
 
 def test_t33_values_that_are_not_numbers_are_kept() -> None:
@@ -325,7 +325,7 @@ def test_t33_no_ratio_at_all() -> None:
 
 
 def test_t33_more_classes_than_there_are_bytes() -> None:
-    """A decomposition map of 65,535 classes, of which two accuracies are there."""
+    """A decomposition map declares 65,535 classes, but has two accuracies."""
     mps = bytes.fromhex("08 00 02") + 3 * struct.pack("<f", 0.5) + b"\xff\xff" + bytes(8) + b"\x80"
     data = Bitstream().str_(0).add(unit(mps, 0x06)).data
     with memory() as used:

@@ -1,4 +1,4 @@
-"""T44 to T46: what follows a bitstream, several threads, and what leaves the library."""
+"""T44 to T46: bytes after a bitstream, several threads, and exceptions of the library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nnr_codec.limits import Limits
 from ..builder import codebook, ndu, update_ndu
 from .support import good, refused, start
 
-# ------------------------------------------------------------------------------------------------ T44: what follows
+# ------------------------------------------------------------------------------------------------ T44: trailing bytes
 
 
 def test_t44_a_second_bitstream() -> None:
@@ -30,13 +30,13 @@ def test_t44_a_second_bitstream() -> None:
 
 @pytest.mark.parametrize("tail", [b"PK\3\4", b"\x80\4K*.", b"\0\4\x1e", bytes([127]) * 1000])
 def test_t44_bytes_after_the_last_unit(tail: bytes) -> None:
-    """Zip archives and pickles among them."""
+    """The bytes include zip archives and pickles."""
     refused(good() + tail, nnr.TruncatedError, "remain")
 
 
 # ------------------------------------------------------------------------------------------------ T45: threads
 class Slow(io.BytesIO):
-    """A file at whose position others look while it is about to read."""
+    """File whose position is visible to other threads before it is read."""
 
     def read(self, size: int | None = -1) -> bytes:
         time.sleep(0.0002)
@@ -74,8 +74,8 @@ def test_t45_views_of_an_input_are_read_only() -> None:
             assert unit.payload.readonly
 
 
-def test_t45_what_is_returned_is_not_kept() -> None:
-    """A caller may do with it as it likes."""
+def test_t45_results_are_not_kept() -> None:
+    """The caller may change it."""
     results = []
     for spoil in (False, True):
         decoder = nnr.UpdateDecoder()
@@ -92,7 +92,7 @@ def test_t45_what_is_returned_is_not_kept() -> None:
 
 # ------------------------------------------------------------------------------------------------ T46: exceptions
 def every_error() -> list[type[nnr.NnrError]]:
-    """All classes of errors.py."""
+    """Return all classes of errors.py."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, nnr.NnrError)]
     assert len(kinds) > 10
     return kinds
@@ -100,7 +100,7 @@ def every_error() -> list[type[nnr.NnrError]]:
 
 @pytest.mark.parametrize("kind", every_error(), ids=lambda kind: kind.__name__)
 def test_t46_errors_survive_pickling(kind: type[nnr.NnrError]) -> None:
-    """With their notes and fields, or a pool of processes would hang on them."""
+    """Notes and fields are kept; otherwise a pool of processes would hang."""
     error = nnr.IncompleteError(12, ["a", "b"]) if kind is nnr.IncompleteError else kind("a message")
     if isinstance(error, nnr.BitstreamError):
         error.unit, error.path, error.bit = "unit 3 (NNR_NDU 'w')", "header.element", 17
@@ -116,7 +116,7 @@ def test_t46_errors_survive_pickling(kind: type[nnr.NnrError]) -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_errors_of_many_threads_are_the_first(jobs: int) -> None:
-    """Whoever works, the caller sees the error that comes first, of the kind that it is."""
+    """The caller gets the first error of the bitstream, with its class, for any number of threads."""
     data = good()
     broken = start().ndu(ndu("a", [2], kind=NNR_PT_INT), payload=b"").ndu(ndu("b", [2]), payload=b"").data
     with pytest.raises(nnr.PayloadError, match="'a'"):
@@ -126,7 +126,7 @@ def test_errors_of_many_threads_are_the_first(jobs: int) -> None:
 
 @pytest.mark.parametrize("value", [1 << 64, -(1 << 4000), -1, float("nan"), 1e308], ids=range(5))
 def test_numbers_of_any_size_from_callers(value: float) -> None:
-    """A caller's number is a caller's error: no OverflowError of an array or a struct."""
+    """An invalid number is reported as the caller's error, not as an OverflowError of an array or a struct."""
     for call in (
         lambda: nnr.encode({"w": np.ones((2, 3), np.float32)}, qp=value),
         lambda: nnr.encode({"w": np.ones((2, 3), np.float32)}, target_size=value),
@@ -150,14 +150,14 @@ def test_t46_errors_of_every_kind_come_from_bitstreams() -> None:
 
 
 def test_t46_memory_that_is_not_there() -> None:
-    """A limit of the machine, where the caller has set none."""
+    """The machine's limit applies if the caller has set none."""
     header = ndu("w", 3 * [1 << 18], codebook_present_flag=1, codebook=codebook([0], 0))
     data = start().ndu(header, payload=bytes(8)).data
     refused(data, nnr.LimitError, "not enough memory", limits=Limits.unlimited())
 
 
 class TooLarge(Mapping[str, np.ndarray]):
-    """A tensor that the memory has no room for."""
+    """Tensor that exceeds the memory."""
 
     def __getitem__(self, name: str) -> np.ndarray:
         raise MemoryError
@@ -186,7 +186,7 @@ def test_t46_a_model_that_is_larger_than_the_memory(monkeypatch: pytest.MonkeyPa
 
 
 def test_t46_depth_is_not_recursion() -> None:
-    """Python's stack is no limit of ours; see also T4. A topology that cannot be read is carried all the same."""
+    """Python's stack is not a limit; see also T4. An unreadable topology is still stored."""
     nested = 100_000 * b"(" + b"1" + 100_000 * b")"
     text = b"version 1.0; graph g(x) -> (y) { y = variable(shape = [" + nested + b"], label = 'w'); }"
     model = nnr.decode(start().topology(text + b"\0").ndu(ndu("w", [1], kind=NNR_PT_INT), [1]).data)

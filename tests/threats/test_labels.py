@@ -1,4 +1,4 @@
-"""T36: labels as paths, and models that are checked: what a report may cost."""
+"""T36: labels as paths, and checked models: the cost of a report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.errors import FormatError
-from nnr_codec.formats.nnef import rules
+from nnr_codec.formats import findings
 from nnr_codec.formats.nnef.labels import label_path, label_paths
 
 
@@ -43,7 +43,7 @@ def test_t36_a_folder_where_a_file_is() -> None:
 
 
 def test_reports_are_bounded() -> None:
-    assert len(nnr.verify_model(document("y = x(); " * 1000)).violations) <= 2 * rules.MOST
+    assert len(nnr.verify_model(document("y = x(); " * 1000)).violations) <= 2 * findings.MOST
 
 
 def test_messages_are_bounded() -> None:
@@ -52,10 +52,10 @@ def test_messages_are_bounded() -> None:
 
 
 def test_types_are_bounded() -> None:
-    """Each line would double the type of the one before."""
+    """Each line would double the type of the line before."""
     lines = "".join(f"t{k + 1} = (t{k}, t{k}); u{k + 1} = (u{k}, u{k}); v{k} = [t{k}, u{k}];" for k in range(12))
     text = document(
         "", f"fragment f(t0: tensor<scalar>, u0: string) -> (b: tensor<scalar>) {{ b = copy(t0); {lines} }}"
     )
     found = [violation.rule for violation in nnr.verify_model(text).violations]
-    assert found.count("expression-type") == 6  # what is larger has no type that could be wrong
+    assert found.count("expression-type") == 6  # larger labels have no type that could be wrong

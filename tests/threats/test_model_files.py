@@ -1,8 +1,8 @@
-"""T36 to T40: model files that name other files, bring code, or declare more than they have.
+"""T36 to T40: model files that refer to other files, contain code, or declare more than their content.
 
 Reading: models are read in a process whose opened files, imports and code are watched (`watch`). A folder `jail` has a
-folder for each model; `outside` has what they want, under every name that they may try. Writing: the tree of the whole
-sandbox is compared.
+folder for each model; `outside` has the targets of the attacks, under every name that they may try. Writing: the tree
+of the whole sandbox is compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from nnr_codec.limits import Limits
 from nnr_codec.model import Array
 
 from ..formats import onnx_files as onnx
+from ..formats import test_tflite as tflite
 from ..formats.support import dat, graph_text, write_folder
+from ..formats.test_gguf import F32, file_of, info
 from ..formats.test_labels import ATTACKS, escapes
 from ..formats.torch_support import mapping, tensor
 from .support import memory
@@ -96,7 +98,7 @@ REFERENCES = [
 
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with ``jail``, ``cwd`` and ``outside``."""
+    """Return a folder with ``jail``, ``cwd`` and ``outside``."""
     for name in ("jail", "cwd", "outside"):
         (tmp_path / name).mkdir()
     for folder in ("outside", "cwd", ".", "jail"):
@@ -106,7 +108,7 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cell(sandbox: Path, name: object) -> Path:
-    """A model's folder, with links to the outside, a pipe and a folder in it."""
+    """Return a model's folder, with links to the outside, a pipe and a folder in it."""
     folder = sandbox / "jail" / str(name)
     (folder / "sub").mkdir(parents=True)
     outside = sandbox / "outside"
@@ -119,14 +121,14 @@ def cell(sandbox: Path, name: object) -> Path:
 
 
 def assert_contained(found: Iterable[Seen], names: Iterable[str]) -> None:
-    """Every model was refused, and nothing outside was looked at, run or imported meanwhile."""
+    """Check that every model was rejected, and that nothing outside was opened, run or imported."""
     for seen, name in zip(found, names, strict=True):
         assert not seen.events, (name, seen)
         assert seen.outcome in ("refused", "OSError"), (name, seen)
 
 
 def assert_references_stay_inside(sandbox: Path, make: Callable[[Path, str], Path], harmless: str = "harmless") -> None:
-    """Models that ``make`` writes to a folder, which refer to a file by a name, see no file outside of theirs."""
+    """Check that models written by ``make``, which refer to a file by a name, open no file outside their folders."""
     outside = sandbox / "outside"
     names = [name.replace("{outside}", str(outside)) for name in REFERENCES]
     good = cell(sandbox, "good")
@@ -135,7 +137,7 @@ def assert_references_stay_inside(sandbox: Path, make: Callable[[Path, str], Pat
     cases = [make(cell(sandbox, k), name) for k, name in enumerate(names)]
     with untouched(outside, sandbox / "cwd"):
         warm, *found = read_watched([first, *cases], warm=[first], cwd=sandbox / "cwd")
-    # What shows that the models are refused for their names.
+    # Evidence that the models are rejected for their names.
     assert warm.outcome == "read", warm
     assert SECRET.tobytes()[:16] in warm.tensors.values()
     assert_contained(found, names)
@@ -165,7 +167,7 @@ def test_the_watch_sees_what_it_is_for(sandbox: Path) -> None:
     assert (seen.outcome, seen.events) == ("read", [])
 
 
-def test_the_kernel_sees_what_python_does_not_tell(sandbox: Path) -> None:
+def test_the_kernel_reports_what_python_does_not(sandbox: Path) -> None:
     folder = cell(sandbox, "x")
     load = "__import__('ctypes').CDLL(None).fopen((path + '/link').encode(), b'rb') and {}"
     with pytest.raises(AssertionError, match="outside/secret"), untouched(sandbox / "outside"):
@@ -178,7 +180,7 @@ def onnx_external(folder: Path, location: str) -> Path:
 
 
 def onnx_external_constant(folder: Path, location: str) -> Path:
-    """The same of a Constant node in the body of another node."""
+    """Return such a reference in a Constant node in the body of another node."""
     body = onnx.graph([onnx.constant("c", onnx.tensor("", SECRET, onnx.entries(location)))])
     branch = onnx.node("If", ["x"], ["y"], then_branch=onnx.field(6, body))
     return onnx.write(folder, onnx.model([branch], [onnx.tensor("w", SECRET)]))
@@ -195,7 +197,7 @@ def safetensors_file(header: object, items: bytes = b"") -> bytes:
 
 
 def safetensors_shards(folder: Path, name: str) -> Path:
-    """A model of one shard, by an index; the secrets are shards as well."""
+    """Return a model of one shard, with an index; the secrets are shards as well."""
     shard = safetensors_file({"w": {"dtype": "F32", "shape": [8], "data_offsets": [0, 32]}}, SECRET.tobytes())
     root = folder.parent.parent
     for path in (root / "outside" / "secret", root / "secret", root / "jail" / "secret", folder / "harmless"):
@@ -210,7 +212,7 @@ def test_t36_shards_of_safetensors(sandbox: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ T36, reading: links
-#: What stands in the place of a file of the model; the file itself is outside.
+#: Replacements of a file of the model; the file itself is outside.
 SPOILS: dict[str, Callable[[Path, Path], None]] = {
     "link": lambda path, outside: path.symlink_to(outside),
     "relative link": lambda path, outside: path.symlink_to(os.path.relpath(outside, path.parent)),
@@ -222,7 +224,7 @@ SPOILS: dict[str, Callable[[Path, Path], None]] = {
 
 
 def assert_links_are_not_followed(sandbox: Path, make: Callable[[Path], Path], members: Iterable[str]) -> None:
-    """Of models of several files, each file, or the folder that it is in, is outside, or is no file at all."""
+    """Check models of several files in which one file or its folder is outside, or is not a regular file."""
     outside = sandbox / "outside"
     first, cases, names = make(cell(sandbox, "good")), [], []
     for member in members:
@@ -240,7 +242,7 @@ def assert_links_are_not_followed(sandbox: Path, make: Callable[[Path], Path], m
     assert not warm.events
     for seen, name in zip(found, names, strict=True):
         assert not seen.events, (name, seen)
-        # What is no part of a model any more may be left out.
+        # Parts that no longer belong to the model may be omitted.
         assert seen.outcome in ("refused", "OSError") or name.startswith("deep:") or name.endswith(": folder"), seen
 
 
@@ -248,7 +250,7 @@ def skriptnd_folder(folder: Path) -> Path:
     text = b"graph Net {\n    @variable {\n        w: real[8];\n    }\n}\n"
     files = {
         "main.sknd": text,
-        "part.sknd": b"# empty\n",
+        "part.sknd": b"operator F { @variable { v: real[8]; } }\n",
         "main.Net.w.dat": dat(SECRET),
         "deep/main.Net.v.dat": dat(SECRET),
     }
@@ -256,7 +258,7 @@ def skriptnd_folder(folder: Path) -> Path:
 
 
 def openvino_text(name: str, shape: str) -> bytes:
-    """An IR of one constant of eight floats."""
+    """Return an IR of one constant of eight floats."""
     data = f'<data element_type="f32" shape="{shape}" offset="0" size="32"/>'
     dims = "".join(f"<dim>{extent}</dim>" for extent in shape.split(","))
     port = f'<output><port id="0" precision="FP32">{dims}</port></output>'
@@ -322,18 +324,18 @@ NAMES = [
     "main.sknd",
     "tensors.json",
 ]
-GRID = (np.arange(8).reshape(2, 4) / 256).astype(np.float32)  # what all formats can hold, Q7.8 as well
+GRID = (np.arange(8).reshape(2, 4) / 256).astype(np.float32)  # values that all formats support, including Q7.8
 
 
-#: Endings of all formats that are written, one of each where the others are the same file.
+#: File extensions of all written formats, one of each that has the same file.
 ENDINGS = (
     *(".nnef", ".nnef.tar", ".sknd", ".xml", ".onnx", ".pt", ".safetensors", ".safetensors.index.json", ".npz", ".npy"),
-    *(".keras", ".weights.h5", ".savedmodel", ".index", ".openvx"),
+    *(".keras", ".weights.h5", ".savedmodel", ".index", ".gguf", ".tflite", ".openvx"),
 )
 
 
 def topology_for(suffix: str, label: str = "w") -> nnr.Topology | None:
-    """A topology with a tensor of this name, for the formats that need one."""
+    """Return a topology with a tensor of this name, for the formats that need one."""
     text = label.encode("utf-8", "replace").decode()
     topologies = {
         ".nnef": ("nnef", graph_text({text: GRID})),
@@ -341,21 +343,30 @@ def topology_for(suffix: str, label: str = "w") -> nnr.Topology | None:
         ".sknd": ("", b"graph Net {\n}\n"),
         ".xml": ("", openvino_text(escape(text, {'"': "&quot;"}), "2,4")),
         ".onnx": ("onnx", onnx.model(tensors=[onnx.tensor(text, GRID, b"")])),
+        ".tflite": ("", tflite_topology(text)),
+        ".gguf": ("", file_of([info(text, [4, 2], F32, 0)])),
         ".keras": ("tensorflow", b'{"module": "keras", "class_name": "Sequential", "config": {}}'),
         ".savedmodel": ("tensorflow", b"\x08\x01"),
     }
     return nnr.Topology(*topologies[suffix]) if suffix in topologies else None
 
 
+def tflite_topology(text: str) -> bytes:
+    """Return a graph with a tensor of this name, which is so small that it stays in the graph."""
+    model = formats.load(tflite.file_of([tflite.tensor(text, [2, 4], 0, 1)], [tflite.buffer(GRID.tobytes())]))
+    assert model.topology is not None
+    return model.topology.data
+
+
 def need(*packages: str) -> None:
-    """Skip where one of these is not installed."""
+    """Skip the test unless these packages are installed."""
     for package in packages:
         if find_spec(package) is None:
             pytest.skip(f"the package {package} (extra {package!r}) is not installed")
 
 
 def saved(name: str, model: nnr.Model, target: Path) -> bool:
-    """Whether a model can be written; warnings are not what is looked at."""
+    """Return whether a model can be written; warnings are ignored."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -366,7 +377,7 @@ def saved(name: str, model: nnr.Model, target: Path) -> bool:
 
 
 def assert_contained_output(sandbox: Path, before: dict[str, object], target: Path) -> set[str]:
-    """Nothing is changed; what is new is the target, or has its name with an ending, and is removed again."""
+    """Check that only the target, or names that extend its name, are new, and remove them."""
     after = content(sandbox)
     assert {name: after.get(name, "gone") for name in before} == before
     base = target.relative_to(sandbox).as_posix()
@@ -382,7 +393,7 @@ def assert_contained_output(sandbox: Path, before: dict[str, object], target: Pa
 
 @pytest.mark.parametrize("suffix", ENDINGS)
 def test_t36_names_of_tensors_as_paths(suffix: str, sandbox: Path) -> None:
-    """Written or refused; what is written has, below the target, names that each system takes for what they are."""
+    """They are rejected or written below the target, with names that are unambiguous on each system."""
     name, before, written = formats.by_suffix(suffix).NAME, content(sandbox), 0
     need(*getattr(formats.get(name), "NEEDS", ()), *getattr(formats.get(name), "NEEDS_TO_WRITE", ()))
     for k, label in enumerate(each.replace("{outside}", str(sandbox / "outside")) for each in NAMES):
@@ -399,7 +410,7 @@ def test_every_format_that_is_written_has_an_ending_here() -> None:
     assert {formats.by_suffix(suffix).NAME for suffix in ENDINGS} == writing
 
 
-#: Metadata that name files: the ending of the target, and what there is for a name.
+#: Metadata with names of files: the file extension of the target, and the entry with the name.
 METADATA: dict[str, tuple[str, Callable[[str], dict[str, str]]]] = {
     "skriptnd": (".sknd", lambda name: {f"skriptnd:{name}.sknd": "# text\n"}),
     "skriptnd module": (".sknd", lambda name: {f"skriptnd:{name}": "# text\n"}),
@@ -429,7 +440,7 @@ METADATA: dict[str, tuple[str, Callable[[str], dict[str, str]]]] = {
 
 @pytest.mark.parametrize("kind", METADATA)
 def test_t36_names_in_metadata_as_paths(kind: str, sandbox: Path) -> None:
-    """Of what a bitstream says that is to come back beside the tensors."""
+    """The names are in metadata of a bitstream, for files that are restored beside the tensors."""
     suffix, metadata = METADATA[kind]
     name, before = kind.partition(" ")[0], content(sandbox)
     need(*getattr(formats.get(name), "NEEDS", ()), *getattr(formats.get(name), "NEEDS_TO_WRITE", ()))
@@ -455,7 +466,7 @@ SMALL = Limits(max_archive_bytes=1 << 20, max_topology_bytes=1 << 16, max_side_i
 
 
 def zipped(members: Mapping[str, bytes], size: int | None = None) -> bytes:
-    """An archive, deflated; with ``size`` all members claim to have so many bytes."""
+    """Return a deflated archive; with ``size`` all members declare this size in bytes."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members.items():
@@ -495,7 +506,7 @@ ARCHIVES = {
 @pytest.mark.parametrize("size", [None, 100], ids=["said", "not said"])
 @pytest.mark.parametrize("kind", ARCHIVES)
 def test_t37_archives_that_expand(kind: str, size: int | None, tmp_path: Path) -> None:
-    """A thousand times, with and without saying so: refused before it is in memory."""
+    """They expand a thousandfold, declared or not, and are rejected before they are in memory."""
     members, path = ARCHIVES[kind], tmp_path / "model"
     path.write_bytes(zipped(members, size))
     assert path.stat().st_size < MANY // 500
@@ -506,7 +517,7 @@ def test_t37_archives_that_expand(kind: str, size: int | None, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["other", "w.dat"])
 def test_t37_members_of_a_gzipped_tar_that_are_no_tensors(name: str, tmp_path: Path) -> None:
-    """Under the default limits, too, they are refused by their size before they are inflated."""
+    """With the default limits, they are rejected by their size before they are inflated."""
     path = tmp_path / "model.tgz"
     with tarfile.open(path, "w:gz") as archive:
         for member, data in (("graph.nnef", graph_text({"w": GRID})), (name, bytes(96 << 20))):
@@ -531,12 +542,12 @@ def test_t37_archives_of_many_members(name: str, tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ T38: ONNX
 def huge(*dims: int, data: bytes = onnx.field(9, bytes(8))) -> bytes:
-    """A tensor that declares these extents."""
+    """Return a tensor that declares these extents."""
     return b"".join(onnx.field(1, extent) for extent in dims) + onnx.field(2, 1) + onnx.field(8, "w") + data
 
 
 def nested(depth: int) -> bytes:
-    """Graphs in nodes in graphs."""
+    """Return graphs in nodes in graphs."""
     body = onnx.graph([onnx.constant("c", onnx.tensor("", SECRET))])
     for _ in range(depth):
         body = onnx.graph([onnx.node("If", ["x"], ["y"], then_branch=onnx.field(6, body))])
@@ -571,7 +582,7 @@ HOSTILE_ONNX = {
 
 @pytest.mark.parametrize("kind", HOSTILE_ONNX)
 def test_t38_onnx(kind: str, tmp_path: Path) -> None:
-    """Whatever is declared, there is no more in memory than in the file."""
+    """Memory is bounded by the size of the file, whatever it declares."""
     path = onnx.write(tmp_path, HOSTILE_ONNX[kind])
     (tmp_path / "data").write_bytes(SECRET.tobytes())
     allowed = (8 << 20) + 20 * path.stat().st_size
@@ -585,7 +596,7 @@ def test_t38_onnx(kind: str, tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ T39: code
 class _Code:
-    """What a pickle runs: a function of a module, with arguments."""
+    """Object whose pickle calls a function of a module with arguments."""
 
     def __init__(self, function: Callable[..., object], *arguments: object) -> None:
         self._reduced = function, arguments
@@ -596,7 +607,7 @@ class _Code:
 
 @pytest.mark.slow
 def test_t39_pickles_of_pytorch(sandbox: Path) -> None:
-    """Of the zip format and the old one, with every opcode by which a pickle asks for something to be run."""
+    """The zip format and the old one are tested, with every opcode by which a pickle can run something."""
     torch = pytest.importorskip("torch", reason="the package torch (extra 'torch') is not installed")
     folder, mark = cell(sandbox, "x"), sandbox / "cwd" / "mark"
     weights = {"w": torch.from_numpy(SECRET)}
@@ -657,7 +668,7 @@ FOREIGN = {"module": "this_module_is_not_there", "class_name": "Thing", "config"
 
 
 def keras_files(folder: Path, layer: object, mark: Path) -> Iterator[Path]:
-    """Models of every kind that have the layer in their configuration, and pickles wherever something may be put."""
+    """Return models of every kind with the layer in their configuration, and pickles in all possible places."""
     h5py = pytest.importorskip("h5py")
     pickled = pickle.dumps(_Code(os.system, f"touch {mark}"))
     config = {"module": "keras", "class_name": "Sequential", "config": {"name": "s", "layers": [layer]}}
@@ -679,7 +690,7 @@ def keras_files(folder: Path, layer: object, mark: Path) -> Iterator[Path]:
 
 @pytest.mark.clients
 def test_layers_of_keras(sandbox: Path) -> None:
-    """They are carried as text: no code is unmarshalled, no class is looked for, and the tensors are there."""
+    """They are kept as text: no code is unmarshalled, no class is imported, and the tensors are read."""
     mark = sandbox / "cwd" / "mark"
     good = list(keras_files(cell(sandbox, "good"), {"module": "keras.layers", "class_name": "Dense"}, mark))
     cases = [path for k, layer in enumerate((LAMBDA, FOREIGN)) for path in keras_files(cell(sandbox, k), layer, mark)]
@@ -693,7 +704,7 @@ def test_layers_of_keras(sandbox: Path) -> None:
 
 @pytest.mark.clients
 def test_references_of_hdf5(sandbox: Path) -> None:
-    """Links to other files, items in other files, and virtual datasets."""
+    """The files contain links to other files, items in other files, and virtual datasets."""
     h5py = pytest.importorskip("h5py")
     folder, outside = cell(sandbox, "x"), sandbox / "outside"
     with h5py.File(outside / "other.h5", "w") as file:
@@ -756,7 +767,7 @@ tf.saved_model.save(Model(), folder)
 
 @pytest.mark.tensorflow
 def test_operations_of_a_saved_model(sandbox: Path) -> None:
-    """One that writes files as soon as TensorFlow loads it, which is not asked to."""
+    """The model would write files when TensorFlow loads it, which is never called."""
     pytest.importorskip("tensorflow")
     mark, secret = sandbox / "cwd" / "mark", sandbox / "outside" / "secret"
     good, evil = cell(sandbox, "good") / "model", cell(sandbox, "evil") / "model"
@@ -823,7 +834,7 @@ HOSTILE_INDICES = {
 
 @pytest.mark.parametrize("kind", [*HOSTILE_SHARDS, *HOSTILE_INDICES])
 def test_t40_safetensors(kind: str, tmp_path: Path) -> None:
-    """Files alone, and as shards of an index."""
+    """Single files, and shards of an index, are tested."""
     (tmp_path / "x.safetensors").write_bytes(HOSTILE_SHARDS.get(kind, SHARD))
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(HOSTILE_INDICES.get(kind, '{"weight_map": {"w": "x.safetensors"}}'))

@@ -1,4 +1,4 @@
-"""T38: what graphs of NNEF cost where their channels are followed."""
+"""T38: the cost of following channels in NNEF graphs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def topology(body: str, extra: str = "") -> Topology:
 
 
 def chain(first: str, more: str, count: int) -> str:
-    """``v0`` and so on, each made of the one before."""
+    """Return ``v0`` and so on, each computed from the one before."""
     return f"v0 = {first}; " + " ".join(f"v{k + 1} = {more.format(f'v{k}')};" for k in range(count))
 
 
@@ -39,7 +39,7 @@ def chain(first: str, more: str, count: int) -> str:
     ids=["concat", "pad", "external", "variable", "reshape", "sum"],
 )
 def test_t38_channels_that_grow(body: str, extra: str) -> None:
-    """A few bytes each number as many channels as they say."""
+    """A few bytes each declare any number of channels."""
     with memory() as used, pytest.raises(LimitError, match="tracing the channels"):
         nnef.channels(topology(body, extra), {})
     assert used.peak < 500 << 20
@@ -52,7 +52,7 @@ def test_t38_more_and_more_dimensions() -> None:
 
 
 def test_t38_arrays_of_arrays() -> None:
-    """Each has the one before twice."""
+    """Each array contains the one before twice."""
     vendor = "fragment vendor(x: tensor<scalar>) -> (y: tensor<scalar>);"
     body = chain("[conv(x, w)]", "[{0}, {0}]", 18) + "y = vendor(v18);"
     walked = 0

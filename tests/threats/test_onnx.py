@@ -1,4 +1,4 @@
-"""T38: ONNX models that mean harm, their external data, and topologies that bitstreams bring."""
+"""T38: malicious ONNX models, their external data, and topologies in bitstreams."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ W = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def bad(data: bytes, message: str, error: type[Exception] = FormatError, limits: Limits | None = None) -> None:
-    """Assert that a model is refused, at next to no cost."""
+    """Check that a model is rejected at nearly no cost."""
     with memory() as used, pytest.raises(error, match=message):
         formats.load(data, format="onnx", limits=limits)
     assert used.peak < 1 << 20
 
 
 def of_shape(*shape: int, data: bytes = b"", code: int = 1) -> bytes:
-    """A model of a tensor."""
+    """Return a model of a tensor of this shape."""
     return model(tensors=[b"".join(field(1, extent) for extent in shape) + field(2, code) + field(8, "w") + data])
 
 
@@ -144,7 +144,7 @@ def test_t38_many_parts_of_a_node(part: bytes, monkeypatch: pytest.MonkeyPatch) 
     ids=["graph", "tensor", "inner graph"],
 )
 def test_t38_messages_that_others_would_merge(data: bytes) -> None:
-    """What protocol buffers make one of two is not the sum of what is read here."""
+    """The merge of two messages by protocol buffers is not the sum of the messages as they are read here."""
     bad(data, "occurs twice")
 
 
@@ -161,7 +161,7 @@ def test_t38_names_that_grow() -> None:
 
 
 def test_t38_names_with_a_long_beginning() -> None:
-    """It is there once, and in the names of all tensors of the inner graph."""
+    """It occurs once, and in the names of all tensors of the inner graph."""
     inner = made.graph([], [tensor("w", W, field(9, b""))] * 1000)
     data = model([node("If", ["x"], ["y"], "n" * 4000, then_branch=field(6, inner))])
     with memory() as used, pytest.raises(LimitError, match="bytes of all names"):
@@ -198,7 +198,7 @@ STRANGE = ["below\\w", "C:w", "w:stream", "w\n", "w\x1b[31m", "\\\\host\\w", "w\
 
 
 def beside(folder: Path, location: str) -> Path:
-    """A model in a folder below, that has its data there."""
+    """Return a model in a subfolder that has its data there."""
     (folder / "below").mkdir()
     (folder / "secret").write_bytes(W.tobytes())
     (folder / "below" / "w").write_bytes(W.tobytes())
@@ -226,7 +226,7 @@ def test_t38_links_out_of_the_folder(link: str, tmp_path: Path) -> None:
 
 
 def test_links_that_are_followed(tmp_path: Path) -> None:
-    """To the model's folder, and to that in which the model really is."""
+    """Links to the model's folder, and to the folder of the real model file, are followed."""
     path = beside(tmp_path, "link")
     (path.parent / "link").symlink_to("w")
     assert np.array_equal(formats.load(path)["w"], W)
@@ -241,8 +241,8 @@ def test_links_that_are_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "device"])
-def test_t38_what_is_no_file(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens a pipe waits."""
+def test_t38_special_files(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a pipe would wait forever."""
     path = beside(tmp_path, "odd")
     if kind == "pipe":
         os.mkfifo(path.parent / "odd")
@@ -261,7 +261,7 @@ def test_t38_what_is_no_file(kind: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("offset", "length"), [(1, 24), (1 << 40, None), (24, 24), (9999999999999999999, 24)])
 def test_t38_data_beyond_the_end(offset: int, length: int | None, tmp_path: Path) -> None:
     data = model(tensors=[tensor("w", W, entries("w", offset, length))])
-    with pytest.raises(FormatError, match="which has 24"):
+    with pytest.raises(FormatError, match="only 24 bytes"):
         formats.load(made.write(tmp_path, data, w=W.tobytes()))
 
 
@@ -289,12 +289,12 @@ def test_t38_large_files(tmp_path: Path) -> None:
     ids=["attribute", "attributes", "sparse", "strings"],
 )
 def test_t38_external_data_that_would_be_lost(data: bytes) -> None:
-    bad(data, "its data is in another file, which is not supported for such tensors")
+    bad(data, "its data is in another file, which is supported only for weights")
 
 
 # ------------------------------------------------------------------------------------------------ bitstreams
 def test_a_location_in_a_bitstream_is_not_kept(tmp_path: Path) -> None:
-    """Neither for reading nor for writing: files have names of the target."""
+    """It is used neither for reading nor for writing: file names derive from the target."""
     topology = Topology("onnx", model(tensors=[tensor("w", W, entries("../secret", 1 << 50, 24))]))
     data = nnr.encode(Model({"w": W}, topology), exact=True)
     (tmp_path / "out").mkdir()

@@ -1,4 +1,4 @@
-"""T38: what graphs of ONNX cost where their channels are followed."""
+"""T38: the cost of following channels in ONNX graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .support import memory
 
 
 def shell(name: str, *shape: int) -> bytes:
-    """A tensor whose data were taken out: a few bytes, whatever it claims."""
+    """Return a tensor without its data: a few bytes, whatever it declares."""
     return b"".join(field(1, extent) for extent in shape) + field(2, 1) + field(8, name) + field(9, b"")
 
 
@@ -44,13 +44,13 @@ def topology(nodes: list[bytes], tensors: list[bytes], more: bytes = b"") -> Top
 
 
 def channels(found: Topology) -> tuple[Channels, ...]:
-    """What there is, or the error that :func:`nnr_codec.formats.channels` takes for nothing."""
+    """Return the channels, or the error that :func:`nnr_codec.formats.channels` treats as no channels."""
     return onnx.channels(found, {})
 
 
 @pytest.mark.parametrize("operation", ["Concat", "Sum"])
 def test_t38_channels_that_double(operation: str) -> None:
-    """A few bytes each make twice as many channels, or use all of them again."""
+    """A few bytes each double the number of channels, or use all of them again."""
     nodes = [conv("x", "w", "v0")]
     if operation == "Concat":
         nodes += [node("Concat", [f"v{k}"] * 2, [f"v{k + 1}"], axis=1) for k in range(22)]
@@ -64,7 +64,7 @@ def test_t38_channels_that_double(operation: str) -> None:
 
 
 def test_t38_channels_without_end() -> None:
-    """Nothing is numbered; other channels can go all the same."""
+    """Nothing is numbered; other channels are still removable."""
     found = topology([conv("x", "w", "v"), conv("v", "u", "z")], [shell("w", 1 << 40, 3, 1, 1), shell("u", 1, 1 << 40)])
     with memory() as used:
         assert told(channels(found)) == FOUND
@@ -72,7 +72,7 @@ def test_t38_channels_without_end() -> None:
 
 
 def test_t38_many_tensors_of_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each costs more than its few bytes."""
+    """Each takes more memory than its few bytes."""
     monkeypatch.setattr(sys.modules[Tracks.__module__], "_MAX_STEPS", 50_000)
     count = 200
     nodes = [node("PRelu", ["x", f"w{k}"], [f"v{k}"]) for k in range(count)]
@@ -89,7 +89,7 @@ def test_t38_more_and_more_dimensions() -> None:
 
 @pytest.mark.parametrize("shapes", [((4,), (2, 2)), ((4, 1, 3), (2,))])
 def test_t38_pruning_to_other_ranks(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    """A bitstream says of a weight of filters for each channel alone that pruning made it something else."""
+    """In a bitstream, pruning changes the rank of a depthwise weight."""
     before, after = shapes
     found = Topology("onnx", model([node("Conv", ["x", "w"], ["y"], group=4)], [shell("w", *before)]))
     pruned = Model({"w": np.ones(after, np.float32)}, found, pruned=["w"])
@@ -120,7 +120,7 @@ LISTS = {"Squeeze": "axes", "Unsqueeze": "axes", "ReduceMean": "axes", "Pad": "p
 @pytest.mark.parametrize("values", STRANGE, ids=str)
 @pytest.mark.parametrize("operation", [*LISTS, "Reshape", "Resize", "Flatten", "Concat", "Conv", "Gemm"])
 def test_attributes_that_mean_nothing(operation: str, values: list[int]) -> None:
-    """They cost nothing, and break nothing else."""
+    """They cost nothing, and do not affect other channels."""
     name = LISTS.get(operation, {"Reshape": "shape", "Resize": "axes", "Conv": "group"}.get(operation, "axis"))
     for told_as in (values, *values[:1]):
         nodes = [node(operation, ["v", "w", "s"], ["z"], **{name: told_as}), conv("x", "w", "v")]
@@ -143,7 +143,7 @@ def test_nodes_without_what_they_need(operation: str, inputs: list[str]) -> None
 
 
 def constant(name: str, values: list[int], *shape: int) -> bytes:
-    """A tensor of integers, which stays in the graph."""
+    """Return a tensor of integers, which stays in the graph."""
     items = field(7, b"".join(made.varint(value) for value in values))
     return b"".join(field(1, extent) for extent in shape) + field(2, 7) + field(8, name) + items
 
@@ -157,7 +157,7 @@ def test_t38_constants_of_large_shapes() -> None:
 
 
 def test_t38_constants_that_grow() -> None:
-    """Each has the one before twice."""
+    """Each constant contains the one before twice."""
     nodes = [node("Gather", [f"s{k}", "i"], [f"s{k + 1}"], axis=0) for k in range(19)]
     with memory() as used:
         assert told(channels(topology(nodes, [constant("s0", [1, 2], 2), constant("i", [0, 1, 0, 1], 2, 2)]))) == FOUND
@@ -175,7 +175,7 @@ SHELL = formats.load(NET.data(), format="onnx").topology
 @settings(deadline=None, max_examples=examples(400))
 @given(st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=4))
 def test_any_bytes(changes: list[tuple[int, int]]) -> None:
-    """Other bytes anywhere: channels, or an error that says so."""
+    """With any byte changed, channels are returned or an error is raised."""
     assert SHELL is not None
     data = bytearray(SHELL.data)
     for place, value in changes:

@@ -1,4 +1,4 @@
-"""T35: the XML of an OpenVINO IR, and the places that it tells of."""
+"""T35: the XML of an OpenVINO IR, and the ranges that it declares."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
 from nnr_codec.formats import openvino
+from nnr_codec.formats.findings import MOST
 from nnr_codec.formats.openvino import ir as reader
 from nnr_codec.formats.openvino import layers
 from nnr_codec.formats.openvino.ir import read_constants
@@ -86,7 +88,7 @@ def test_t35_long_tags(tag: bytes) -> None:
 
 
 def test_a_tag_that_is_just_not_too_long() -> None:
-    """Every expat reads it, also those (from 2.6 on) that wait for more of the text than there is."""
+    """All versions of expat read it, including versions (from 2.6 on) that wait for more text."""
     for lead in (0, 34_000):
         read(HEAD + b" " * lead + b'<a b="' + b"x" * 1_000_000 + b'"/></layers></net>')
 
@@ -104,8 +106,8 @@ def test_t35_long_names() -> None:
         read(ir(const("a" * 4097, 0, 4)))
 
 
-def test_t35_names_that_are_told_again() -> None:
-    """A layer's name is in that of each constant of its body."""
+def test_t35_names_that_are_repeated() -> None:
+    """A layer's name is part of the name of each constant in its body."""
     text = ir(around("a" * 4000, ("body", [const("", 4 * k, 4) for k in range(2000)])))
     with memory() as used, pytest.raises(LimitError, match="bytes of all names"):
         read_constants(text, Limits(max_topology_bytes=1 << 20))
@@ -148,7 +150,7 @@ def test_t35_a_pipe_beside_the_text(tmp_path: Path) -> None:
 
 
 def test_t36_a_link_beside_the_text(tmp_path: Path) -> None:
-    """But not in a cache of models, where both are links into one folder."""
+    """It is rejected, except in a cache of models, where both files are links into one folder."""
     path = put(tmp_path / "model", ir(const("w", 0, 8, "f32", (2,))), b"")
     (tmp_path / "elsewhere").write_bytes(bytes(8))
     path.with_suffix(".bin").unlink()
@@ -165,7 +167,7 @@ def test_t36_a_file_of_zeros(offset: int, tmp_path: Path) -> None:
     """A bitstream of a few bytes would fill the disk."""
     text = ir(const("w", offset, 8, "f32", (2,)))
     model = Model({"w": np.zeros(2, np.float32)}, Topology("", text), metadata={"openvino:size": str((1 << 27) + 8)})
-    with pytest.raises(FormatError, match="but the constants use only 8"):
+    with pytest.raises(FormatError, match="bytes that no constant uses"):
         openvino.save(model, tmp_path / "m.xml", overwrite=False)
 
 
@@ -184,7 +186,7 @@ def test_t36_more_than_fits_a_place(tmp_path: Path) -> None:
 
 
 def test_t38_layers_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object for each takes more than its few bytes."""
+    """An object for each takes more memory than its few bytes."""
     monkeypatch.setattr(layers, "MOST", 10_000)
     text = ir("<layer><input><port><dim/></port></input></layer>" * 25_000)
     with memory() as used:
@@ -194,7 +196,7 @@ def test_t38_layers_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_t38_ports_and_dimensions_without_end() -> None:
-    """Each dimension of the output would be compared with one of each input: a shape of so many stays as it is."""
+    """Each dimension of the output would be compared with each input's, so shapes of this size are unchanged."""
     port = "<port id='{}'>" + "<dim>2</dim>" * 2 + "</port>"
     weight = const("w", 0, 16, "f32", (2, 2)).replace('<port id="0" precision="FP32"/>', port.format(0))
     operand, output = "".join(map(port.format, range(1000))), "<dim>2</dim>" * 1000
@@ -208,7 +210,48 @@ def test_t38_ports_and_dimensions_without_end() -> None:
 
 
 def test_t35_what_stands_before_the_layers() -> None:
-    """It is not refused as an IR would be: it is none, and a bitstream that has it as its topology can be decoded."""
+    """The text is not an IR, so it is not rejected as one: a bitstream with it as topology can be decoded."""
     layer = const("w", 0, 4, "f32", (1,) * (Limits().max_dims + 1))
     text = f"<net version='11'><a><layers>{layer}</layers></a></net>".encode()
     assert not openvino.owns(Topology("", text))
+
+
+def test_t38_bodies_in_bodies() -> None:
+    """Their layers are checked without recursion, at the greatest depth."""
+    layer = "<layer id='0' type='Sigmoid' version='opset1'>"
+    depth = (reader.MAX_DEPTH - 2) // 3
+    text = f"<net version='11'><layers>{layer}" + f"<body><layers>{layer}" * (depth - 1)
+    text += "</layer></layers></body>" * (depth - 1) + "</layer></layers></net>"
+    report = nnr.verify_model(text.encode())
+    assert [found.rule for found in report.violations] == ["ir-input-count", "ir-output-count"] * depth
+
+
+def test_t38_findings_without_end() -> None:
+    layers_ = "<layer id='0' type='Sigmoid' version='opset1'/>" * 10_000
+    report = nnr.verify_model(ir(layers_))
+    assert len(report.violations) == 3 * MOST
+    assert [found.message for found in report.notes if "more" in found.message] == [
+        f"{10_000 - less - MOST} more findings are left out" for less in (1, 0, 0)
+    ]
+
+
+def test_t38_ranks_without_end() -> None:
+    """The volume of a shape of so many dimensions would be a number of a million digits."""
+    shape = "<dim>999999999999999999</dim>" * 60_000
+    reshape = (
+        "<layer id='1' type='Squeeze' version='opset1'>"
+        f"<input><port id='0'>{shape}</port></input><output><port id='1'>{shape[:-6]}</dim></port></output></layer>"
+    )
+    report = nnr.verify_model(ir(reshape))
+    assert [found.rule for found in report.violations] == ["ir-input-edge"]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "1e", "0x1", "\u0661", ""])
+def test_t38_numbers_of_attributes(number: str) -> None:
+    for type_, name in (("Concat", "axis"), ("Elu", "alpha")):
+        layer = (
+            f"<layer id='1' type='{type_}' version='opset1'><data {name}='{number}'/>"
+            "<input><port id='0'/></input><output><port id='1'/></output></layer>"
+        )
+        rules = [found.rule for found in nnr.verify_model(ir(layer)).violations]
+        assert rules == ["ir-input-edge", "ir-attribute-value"]

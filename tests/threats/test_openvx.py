@@ -1,4 +1,4 @@
-"""T36, T40: folders for OpenVX, whose names and whose program are made of what a bitstream says."""
+"""T36, T40: folders for OpenVX, whose names and program derive from a bitstream."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from nnr_codec.model import Array, Model, Topology
 
 from ..formats.openvx import compiles
 
-#: What leads elsewhere, is a device, or is one file with another name where case does not count.
+#: Names that lead elsewhere, are devices, or differ only in case.
 NAMES = ["../x", "/etc/x", "a/../../x", "..\\x", "C:x", "aux", "con.x", "a", "A", "ﬁ", "fi", "x.", " x", "."]
-#: What would end a string, a comment or a line of C, or be a trigraph.
+#: Texts that would end a string, a comment or a line of C, or are a trigraph.
 CODE = ['"; int main(void){} "', "*/ int x; /*", "a\nint x;", "\\", "??/", "%s%n%n", "\x01", '\\"', "\r", "\u2028"]
 ONE = np.ones(2, "f4")
 
@@ -50,7 +50,7 @@ def test_t36_long_names(tmp_path: Path) -> None:
 
 
 def test_links_are_replaced_and_never_followed(tmp_path: Path) -> None:
-    """Neither that of the folder, nor those in the folder that is replaced."""
+    """This applies to a link to the folder, and to links in the replaced folder."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "tensors.json").write_text("mine")
@@ -103,6 +103,16 @@ def test_dilations_that_c_does_not_have(tmp_path: Path) -> None:
     text = f"version 1.0; graph g(x) -> (y) {{ x = external(shape = [1, 1, 9, 2]); {body} }}"
     saved({"w": np.ones((1, 1, 1, 1))}, tmp_path / "x.openvx", Topology("nnef", text.encode()))
     assert "convolution(graph" not in (tmp_path / "x.openvx" / "client.c").read_text()
+
+
+def test_views_stay_in_their_signal(tmp_path: Path) -> None:
+    """Negative padding would make a view that is larger than the whole."""
+    text = "version 1.0; graph g(x) -> (y) { x = external(shape = [1, 2, 9, 9]); y = pad(relu(x), padding = PADS); }"
+    for pads, views in ("[(0, 0), (0, 0), (1, 0), (0, 2)]", 1), ("[(0, 0), (0, 0), (-1, 0), (0, -2)]", 0):
+        target = tmp_path / f"{views}.openvx"
+        saved({}, target, Topology("nnef", text.replace("PADS", pads).encode()))
+        signals = re.findall(r"VX_TYPE_INT16, 8, vx_\w+, vx_\w+, (-?\d+), ", (target / "client.c").read_text())
+        assert len([whole for whole in signals if whole != "-1"]) == views
 
 
 def test_values_are_not_changed_without_a_word(tmp_path: Path) -> None:

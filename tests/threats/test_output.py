@@ -1,4 +1,4 @@
-"""T41: outputs replace nothing that they are not asked to, follow no links, and delete nothing of anybody's."""
+"""T41: outputs replace only their targets, follow no links, and delete no files of others."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TENSORS = {"w": np.ones((2, 3), np.float32)}
 
 
 def write_and_fail(file: BinaryIO) -> None:
-    """Write more than a buffer holds, and then think of something else."""
+    """Write more than a buffer holds, and then raise."""
     file.write(b"new" * 100_000)
     raise ZeroDivisionError
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder to write to, beside something that is precious; nothing but that folder may change."""
+    """Return a folder to write to, beside a precious file; only that folder may change."""
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "graph.nnef").write_bytes(b"precious")
     (tmp_path / "out").mkdir()
@@ -38,7 +38,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert tree(tmp_path / "precious") == {"graph.nnef": b"precious"}
 
 
-def test_t41_what_is_there_stays(place: Path) -> None:
+def test_t41_existing_files_stay(place: Path) -> None:
     (place / "m.nnr").write_bytes(b"old")
     (place / "m.nnef").mkdir()
     with pytest.raises(FileExistsError, match="overwrite=True"):
@@ -48,8 +48,8 @@ def test_t41_what_is_there_stays(place: Path) -> None:
     assert tree(place) == {"m.nnr": b"old"}
 
 
-def test_t41_a_temporary_name_that_somebody_has_taken(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who guesses it finds no file opened that a link leads to."""
+def test_t41_a_temporary_name_that_exists(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link with the guessed name does not open its target."""
     monkeypatch.setattr(files.secrets, "token_hex", lambda _: "0" * 16)
     partial = place / f"m.nnr.{'0' * 16}{files.own_suffix()}"
     partial.symlink_to("../precious/graph.nnef")
@@ -78,7 +78,7 @@ def test_t41_folders_that_are_no_models(place: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX file systems only")
-def test_t41_what_is_no_file(place: Path) -> None:
+def test_t41_special_files(place: Path) -> None:
     os.mkfifo(place / "pipe")
     with pytest.raises(FileExistsError, match="neither"):
         nnr.encode_file(TENSORS, place / "pipe", overwrite=True)
@@ -93,7 +93,7 @@ def test_t41_names_of_files_beside(place: Path, name: str) -> None:
             create(name)
 
 
-def test_t41_what_fails_leaves_what_was_there(place: Path) -> None:
+def test_t41_failures_keep_the_old_files(place: Path) -> None:
     (place / "m").write_bytes(b"old")
     with pytest.raises(ZeroDivisionError), output_file(place / "m", overwrite=True) as file:
         write_and_fail(file)
@@ -102,7 +102,7 @@ def test_t41_what_fails_leaves_what_was_there(place: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_t41_unfinished_outputs_of_others(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of another user, of another system, and of a process that lives."""
+    """They are of another user, another system, or a running process."""
     own = files.own_suffix()
     mark, pid, began = own.partition(".nnr")[0].removeprefix(".").split("-")
     gone = f"a.{'0' * 16}.{mark}-{(1 << 22) + 1}-{began}.nnr-partial"

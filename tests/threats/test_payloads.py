@@ -1,4 +1,4 @@
-"""T17 and T19 to T28 but T27: what payloads hold, and what parameter sets make of it."""
+"""T17, T19 to T26 and T28: contents of payloads, and their interpretation with parameter sets."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PAYLOAD = start().payload(HEADER, [LEVELS])
 
 
 def with_payload(payload: bytes, header: Any = HEADER) -> bytes:
-    """A bitstream of one tensor with any payload."""
+    """Return a bitstream of one tensor with any payload."""
     return start().ndu(header, payload=payload).data
 
 
 # ------------------------------------------------------------------------------------------------ T17: codebooks
 @pytest.mark.parametrize(("level", "dq"), [(2, 0), (-3, 0), (1000, 0), (-1, 1)])
 def test_t17_an_index_outside_the_codebook(level: int, dq: int) -> None:
-    """Nothing in the bins keeps it inside in profile 0, nor with dependent quantization, which doubles levels."""
+    """In profile 0 the bins do not bound it, nor with dependent quantization, which doubles levels."""
     book = codebook([-7, 0, 9, 20], 2 if level > 0 else 1) if dq == 0 else codebook([-7, 0], 1)
     header = ndu("w", [1], codebook_present_flag=1, codebook=book, dq_flag=dq)
     stream = Bitstream().str_(dq).mps()
@@ -52,7 +52,7 @@ BLOCKS_PAYLOAD = start().payload(BLOCKS, [RNG.integers(-9, 10, (40, 8))])  # com
 
 
 def contradicted(name: str, k: int, change: int) -> None:
-    """One entry of a list is changed, and the payload says otherwise."""
+    """Return a bitstream in which one entry of a list contradicts the payload."""
     header = copy.copy(BLOCKS)
     entries = BLOCKS.present()[name]
     if isinstance(entries, list):
@@ -65,7 +65,7 @@ def contradicted(name: str, k: int, change: int) -> None:
 
 @pytest.mark.parametrize("change", [-1, 1, 8, 1 << 30, -(1 << 30)])
 def test_t19_entry_points_that_lead_elsewhere(change: int) -> None:
-    """Backwards and out of the payload among them."""
+    """They include positions before and after the payload."""
     for k in range(3):
         contradicted("bit_offset_delta2", k, change)
     if change + BLOCKS.bit_offset_delta1 >= 0:
@@ -74,7 +74,7 @@ def test_t19_entry_points_that_lead_elsewhere(change: int) -> None:
 
 @pytest.mark.parametrize("bits", [-1, -(1 << 33), 8 * len(BLOCKS_PAYLOAD), 1 << 33])
 def test_t19_nothing_is_read_outside_the_payload(bits: int) -> None:
-    """Where a decoder begins at an entry point, nothing has compared it with the payload before."""
+    """A decoder that begins at an entry point has not compared it with the payload before."""
     points = np.array([[0, 0, bits], [0, 0, 0], [0, 0, 0], [0, 0, 0]], np.int64)
     reader = PayloadDecoder(BLOCKS_PAYLOAD).head(TensorSyntax([40, 8], scan_order=1, entry_point_list=points))
     with pytest.raises(nnr.ElementError, match="outside the payload"):
@@ -88,14 +88,14 @@ def test_t20_other_states_at_entry_points() -> None:
 
 
 class WithoutRange(ArithmeticEncoder):
-    """An encoder that does not set the range to 256 at entry points."""
+    """Encoder that does not set the range to 256 at entry points."""
 
     def set_ivl_curr_range_256(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def test_t20_an_offset_that_is_not_below_the_range() -> None:
-    """IvlOffset has to be less than 256 at an entry point."""
+    """IvlOffset must be less than 256 at an entry point."""
     found = 0
     syntax = QuantTensorSyntax((24, 4), scan_order=1)
     for seed in range(40):
@@ -112,7 +112,7 @@ def test_t20_an_offset_that_is_not_below_the_range() -> None:
 
 # ------------------------------------------------------------------------------------------------ T21, T22: levels
 def test_t21_a_unary_part_of_any_length() -> None:
-    """256 is the most, and makes 1,111 contexts of 24 bytes."""
+    """The maximum is 256, with 1,111 contexts of 24 bytes."""
     with memory() as used:
         data = start().ndu(ndu("w", [2], kind=NNR_PT_INT, unary=255), [300, -1]).data
         assert nnr.decode(data)["w"].tolist() == [300, -1]
@@ -123,7 +123,7 @@ def test_t21_a_unary_part_of_any_length() -> None:
 
 
 def level_of(prefix: list[int], remainder: int, dq: int) -> bytes:
-    """A payload of one level with the given abs_level_greater_x2 bins and abs_remainder."""
+    """Return a payload of one level with the given abs_level_greater_x2 bins and abs_remainder."""
     c = ArithmeticEncoder()
     flags = Context("shift_idx_minus_1_present_flag", 0)
     for _ in range((24 if dq else 3) + 3 + 2 + 31):
@@ -148,14 +148,14 @@ def test_t22_a_level_of_more_than_32_bits(prefix: list[int], remainder: int, dq:
 
 # ------------------------------------------------------------------------------------------------ T23, T24: the end
 def read(payload: bytes, dims: tuple[int, ...] = LEVELS.shape) -> PayloadDecoder:
-    """Decode a tensor, but not what ends the payload."""
+    """Decode a tensor, but not the end of the payload."""
     decoder = PayloadDecoder(payload)
     decoder.quant_tensor(TensorSyntax(dims))
     return decoder
 
 
 def test_t23_zeros_after_the_end_are_not_read() -> None:
-    """Not after each piece of 4,096 parameters, and never without notice."""
+    """Truncation raises an error, also in payloads of more than one piece of 4,096 parameters."""
     for length in range(1, len(PAYLOAD) - 2):
         with pytest.raises(PayloadError, match="ends before its last parameter"):
             read(PAYLOAD[:length])
@@ -187,7 +187,7 @@ def test_t24_bytes_after_the_payload(tail: bytes) -> None:
 
 
 def test_t25_a_row_skip_list_of_any_length() -> None:
-    """It has as many flags as the tensor has rows, and is allocated with the tensor, after the tensor is charged."""
+    """It has as many flags as the tensor has rows, and is allocated with the tensor after the charge."""
     header = ndu("w", [1 << 22, 2], kind=NNR_PT_INT)
     data = with_payload(b"\x80\0\0\0", header)
     with memory() as used:
@@ -202,7 +202,7 @@ def test_t25_a_row_skip_list_of_any_length() -> None:
 @pytest.mark.parametrize("parameter", [-4096, -1000, 1000, 4095])
 @pytest.mark.parametrize("density", [0, 2])
 def test_t26_a_step_that_is_no_number(parameter: int, density: int) -> None:
-    """2 to the power of up to 4,096."""
+    """The step size has exponents up to 4,096."""
     data = Bitstream().str_().mps(density, parameter).ndu(ndu("w", [2]), [0, 0]).data
     refused(data, nnr.ElementError, "is not a normal number")
 

@@ -1,4 +1,4 @@
-"""T43: replies of clients in federated learning, any of which may be a stranger."""
+"""T43: replies of untrusted clients in federated learning."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .support import good
 
 BASE: dict[str, Any] = {"w": np.full((4, 5), 0.5, np.float32), "n": np.arange(4, dtype=np.int32)}
 LIMITS = limits_for([BASE])
-#: What is added to the base.
+#: The difference to the base.
 FAIR: dict[str, Any] = {"w": np.full((4, 5), 0.25, np.float32), "n": np.ones(4, np.int32)}
 
 
 def reply(tensors: dict[str, Any], **options: Any) -> bytes:
-    """An update that nobody has looked at."""
+    """Return an unchecked update."""
     return nnr.UpdateEncoder(parent="external", base_model_id="key", **options).encode(tensors)
 
 
 def taken(payload: bytes) -> dict[str, Any]:
-    """What a server makes of a reply."""
+    """Return the server's result for a reply."""
     return decode_reply(payload, BASE, nnr.UpdateDecoder(like=BASE, limits=LIMITS))[0]
 
 
@@ -36,7 +36,7 @@ def test_a_fair_reply() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_t43_values_that_are_not_finite(value: float) -> None:
-    """Which a mean would take over."""
+    """A mean would propagate them."""
     whole = {"w": np.full((4, 5), value, np.float32)}
     payload = nnr.UpdateEncoder(parent="external", base_model_id="key").encode({"n": FAIR["n"]}, whole=whole)
     with pytest.raises(nnr.FormatError, match="'w' has values that are not finite"):
@@ -46,7 +46,7 @@ def test_t43_values_that_are_not_finite(value: float) -> None:
 
 
 def test_sums_that_are_not_finite() -> None:
-    """Each is a number by itself."""
+    """Each summand is finite."""
     large = {"w": np.full((4, 5), 3e38, np.float32)}
     payload = nnr.UpdateEncoder(parent="external", base_model_id="key").encode(large)
     base = BASE | large
@@ -72,7 +72,7 @@ def test_other_tensors(tensors: dict[str, Any], match: str) -> None:
 
 
 def test_t43_tensors_in_the_place_of_others() -> None:
-    """A whole tensor of another type of the same kind."""
+    """A whole tensor has another type of the same kind."""
     whole = {"w": np.zeros((4, 5), np.float64)}
     payload = nnr.UpdateEncoder(parent="external", base_model_id="key").encode({"n": FAIR["n"]}, whole=whole)
     with pytest.raises(nnr.LimitError, match="'w' is float64"):
@@ -81,12 +81,12 @@ def test_t43_tensors_in_the_place_of_others() -> None:
 
 @pytest.mark.parametrize("payload", [good(), nnr.encode_update(BASE, BASE | {"n": FAIR["n"]})])
 def test_t43_replies_to_nothing(payload: bytes) -> None:
-    with pytest.raises(nnr.FormatError, match="base_model_id of the update is not that of a round"):
+    with pytest.raises(nnr.FormatError, match="base_model_id of the update does not name the model of a round"):
         lineage_of(payload, LIMITS)
 
 
 def test_t43_replies_that_are_repeated() -> None:
-    """Or to the model of somebody else, or of a round that is over."""
+    """A reply is repeated, or belongs to another model or an earlier round."""
     bases, sent = Bases(2), Base("key", BASE)
     bases.expect(sent, 1, 1)
     bases.expect(sent, 2, 1)
@@ -102,7 +102,7 @@ def test_t43_replies_that_are_repeated() -> None:
 
 
 def test_a_message_of_a_stream_that_is_repeated() -> None:
-    """It continues another state than the one after it."""
+    """It continues another state than the current one."""
     encoder, decoder = nnr.UpdateEncoder(base_model_id="key"), nnr.UpdateDecoder(like=BASE, limits=LIMITS)
     messages = [encoder.encode(FAIR) for _ in range(2)]
     for message in messages:
@@ -114,7 +114,7 @@ def test_a_message_of_a_stream_that_is_repeated() -> None:
 
 
 def test_what_a_reply_may_cost() -> None:
-    """It is known from the model, however small that is."""
+    """The limit follows from the model, however small it is."""
     tiny = limits_for([{"w": np.zeros(1, np.float32)}])
     assert tiny.max_tensor_elements == 1
     assert tiny.max_total_bytes < 1 << 17

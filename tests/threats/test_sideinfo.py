@@ -1,4 +1,4 @@
-"""Side-information records that mean harm; tests/sideinfo has the rest of what makes one malformed."""
+"""Malicious side-information records; tests/sideinfo has the other malformed ones."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from .support import refused as refused_by_decoders
 
 
 def parse(data: bytes, **limits: int) -> SideInfo | None:
-    """What a decoder makes of an inflated text."""
+    """Return the record that a decoder reads from an inflated text."""
     return SideInfo.parse(data, Budget(Limits(**limits)))  # type: ignore[arg-type]
 
 
 def refused(data: bytes, error: type[nnr.NnrError], match: str, **limits: int) -> None:
-    """The only thing that is wrong with it."""
+    """Check that this is the only fault of the text."""
     with pytest.raises(error, match=match):
         parse(data, **limits)
 
 
 def record(tensors: object, version: int = 1) -> bytes:
-    """A canonical text."""
+    """Return a canonical text."""
     return json.dumps({"nnr_codec": version, "tensors": tensors}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def tensor(type_: str = "float32", **code: Any) -> bytes:
-    """A text about one tensor with a code."""
+    """Return a text about one tensor with a code."""
     return record({"w": {"type": type_, "code": code}})
 
 
 def shaped(type_: str, *extents: object, **members: object) -> bytes:
-    """A text about one tensor with a shape."""
+    """Return a text about one tensor with a shape."""
     return record({"w": {"type": type_, "shape": extents} | members})
 
 
 def b64(data: bytes) -> str:
-    """RFC 4648."""
+    """Return the base64 form of RFC 4648."""
     return base64.b64encode(data).decode()
 
 
@@ -99,9 +99,9 @@ def test_depth_is_not_recursion(nested: bytes) -> None:
 
 @pytest.mark.parametrize("digits", [21, 4000, 1_000_000])
 def test_integers_of_many_digits(digits: int) -> None:
-    """Reading one takes Python a time that grows with the square."""
+    """Python needs quadratic time to read one."""
     data = b'{"nnr_codec":1,"tensors":{"w":{"index":' + digits * b"1" + b',"same_as":"v"}}}'
-    refused(data, nnr.ElementError, f"an integer of {digits:,} digits")
+    refused(data, nnr.ElementError, f"an integer has {digits:,} digits")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1.5", "1e99"])
@@ -120,13 +120,13 @@ COPIES = {"type": "int8", "shape": [8], "code": {"kind": "integer"}, "repeats": 
 
 
 def featured(tensors: object, *requires: object) -> bytes:
-    """A canonical text of version 4."""
+    """Return a canonical text of version 4."""
     fields = {"nnr_codec": 4, "requires": requires, "tensors": tensors}
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
 def repeated(type_: str = "int8", **runs: object) -> bytes:
-    """A text about one tensor with copies."""
+    """Return a text about one tensor with copies."""
     return featured({"w": COPIES | {"type": type_, "repeats": RUN | runs}}, "repeats")
 
 
@@ -183,7 +183,7 @@ def test_another_number_of_kept_items(count: int) -> None:
 
 
 def test_many_runs() -> None:
-    """Each run takes an operation of its own."""
+    """Each run needs a separate operation."""
     runs = {"kept": [1, *99 * [0]], "length": 100 * [1], "distance": 100 * [1], "change": 100 * [0]}
     stream = start()
     recorded(stream, featured({"w": COPIES | {"shape": [101], "repeats": runs}}, "repeats"))
@@ -209,7 +209,7 @@ def test_negatives_outside_of_the_type() -> None:
     refused_by_decoders(data, nnr.ElementError, "outside the range of int4")
 
 
-# --------------------------------------------------------------------------------------------- what numbers would do
+# --------------------------------------------------------------------------------------------- numbers
 @pytest.mark.parametrize("extent", [-1, True, "1", None, [1]])
 def test_extents_that_are_none(extent: object) -> None:
     refused(shaped("int8", 2, extent), nnr.ElementError, "integers of at least 0")
@@ -228,7 +228,7 @@ def test_places_outside_of_the_model(index: int) -> None:
 
 @pytest.mark.parametrize("mantissa", [24, 10**19])
 def test_more_mantissa_than_there_is(mantissa: int) -> None:
-    """Of which a power of two is taken."""
+    """A power of two of this number is computed."""
     refused(tensor(kind="float", pivot=0, mantissa=mantissa), nnr.ElementError, "mantissa: .* is outside 0..23")
 
 
@@ -266,7 +266,7 @@ def test_an_offset_outside_of_the_palette(offset: int) -> None:
 
 @pytest.mark.parametrize(("kind", "item"), [("bool", 2), ("int4", 8), ("int4", 0xF7), ("uint4", 16), ("int2", 2)])
 def test_palette_entries_outside_of_the_type(kind: str, item: int) -> None:
-    """A boolean of 2 is undefined for whoever gets it."""
+    """A boolean of 2 has undefined behaviour."""
     refused(tensor(kind, kind="palette", values=b64(bytes([0, item]))), nnr.ElementError, "values: .* is outside")
 
 
@@ -303,7 +303,7 @@ def test_scales_of_integers(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["int16", "uint32", "int64", "float32", "bool"])
 def test_differences_of_another_type(kind: str) -> None:
-    """A sum with them would be that of numbers."""
+    """A sum with them would add numbers instead of bit patterns."""
     data = record({"w": {"type": kind, "code": {"kind": "delta"}}}, 3)
     refused(data, nnr.ElementError, "differences must be int32")
 
@@ -381,7 +381,7 @@ def test_zeros_in_names(data: bytes) -> None:
 
 
 def test_names_that_are_no_text() -> None:
-    """Others fail to print or to write them."""
+    """Other software fails to print or to write them."""
     refused(record({"w\ud800": {"type": "int8"}}), nnr.ElementError, "not Unicode")
 
 
@@ -424,12 +424,12 @@ TEXT = record({"w": {"type": "int8"}})
 
 
 def recorded(stream: Bitstream, data: bytes = TEXT, compression: int = 0) -> bytes:
-    """A bitstream that goes on with a record."""
+    """Return a bitstream that continues with a record."""
     return stream.topology(data if compression else data + b"\0", storage=128, compression=compression).data
 
 
 def test_two_records() -> None:
-    """Each within the limits, and the second one about tensors of the first."""
+    """Each is within the limits, and the second one refers to tensors of the first."""
     stream = start()
     recorded(stream)
     refused_by_decoders(recorded(stream), nnr.ElementError, "second record")
@@ -442,7 +442,7 @@ def test_a_record_after_its_tensors() -> None:
 
 
 def test_names_of_many_records() -> None:
-    """A stream has any number of bitstreams, and names cost much for their bytes where records are deflated."""
+    """A stream has any number of bitstreams, and deflated names take much more memory than bytes."""
     text = record({str(k): {"type": "int8"} for k in range(3)})
     data = recorded(start(), zlib.compress(text), 1)
     decoder = nnr.StreamDecoder(limits=Limits(max_names=5), allow_missing=True)
@@ -451,8 +451,8 @@ def test_names_of_many_records() -> None:
         decoder.feed(data)
 
 
-def test_a_bomb_of_somebody_else() -> None:
-    """It is passed over, and not inflated."""
+def test_a_foreign_bomb() -> None:
+    """It is ignored, and not inflated."""
     bomb = recorded(start(), zlib.compress(bytes(64 << 20)), 1)
     with memory() as used:
         assert len(nnr.decode(bomb)) == 0
@@ -466,8 +466,8 @@ def test_a_bomb_of_ours() -> None:
     assert used.peak < 4 << 20
 
 
-def test_what_is_shown_of_a_record_is_inflated_no_further() -> None:
-    """``nnr inspect`` and ``nnr verify`` look at a record without a budget for it."""
+def test_inspected_records_are_inflated_within_limits() -> None:
+    """``nnr inspect`` and ``nnr verify`` read a record without a budget."""
     text = b'{"nnr_codec":' + bytes(32 << 20)
     data = start().topology(zlib.compress(text, 9), storage=128, compression=1).data
     nnr.inspect(start().data)
@@ -478,14 +478,14 @@ def test_what_is_shown_of_a_record_is_inflated_no_further() -> None:
 
 # ----------------------------------------------------------------------------------------------------- displacements
 def displaced(stream: Bitstream, dims: list[int], **code: object) -> bytes:
-    """A tensor by its displacement, of zeros."""
+    """Return a tensor of zeros as its displacement."""
     members = {"type": "float32", "code": {"kind": "displacement", **code}}
     recorded(stream, record({"w": members}).replace(b'{"nnr_codec":1', b'{"nnr_codec":2'))
     return stream.raw(ndu("w_displacement", dims, kind=NNR_PT_RAW_FLOAT), np.zeros(dims, "f4")).data
 
 
 def test_a_displacement_of_many_rows() -> None:
-    """Each row takes an operation of its own."""
+    """Each row needs a separate operation."""
     data = displaced(start(), [2000, 1])
     refused_by_decoders(data, nnr.LimitError, "additions to displacements", limits=Limits(max_decomp_elements=1 << 20))
 
@@ -493,7 +493,7 @@ def test_a_displacement_of_many_rows() -> None:
 def test_a_displacement_is_made_in_float64() -> None:
     data = displaced(start(), [100, 100])
     limits = Limits(max_tensor_bytes=8 * 10_000 - 1)
-    refused_by_decoders(data, nnr.LimitError, "made of its displacement", limits=limits)
+    refused_by_decoders(data, nnr.LimitError, "computed from its displacement", limits=limits)
 
 
 def test_a_corner_that_makes_numbers_grow() -> None:
@@ -509,7 +509,7 @@ def test_a_unit_of_a_tensor_that_is_made_of_another_one() -> None:
 
 
 def test_a_unit_of_a_tensor_whose_levels_are_in_another_one() -> None:
-    """Decoders that do not know the record would take it for the tensor."""
+    """Decoders that ignore the record would use it as the tensor."""
     stream = start()
     recorded(stream, record({"w": {"type": "int8", "code": {"kind": "integer", "base": 5}}}, 3))
     for name in ("w#levels", "w"):

@@ -1,4 +1,4 @@
-"""T36: paths of the files of SkriptND models, which a bitstream tells."""
+"""T35 and T36: texts of SkriptND models, and paths of their files, which a bitstream contains."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
 from nnr_codec.formats import skriptnd
+from nnr_codec.formats.nnef import lexer
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model, Topology
 
 from ..formats.support import dat, write_folder
+from .support import memory
 
 MAIN = b"graph G { }"
 W = np.ones(2, np.float32)
@@ -76,6 +78,56 @@ def test_t36_a_folder_where_a_file_is(name: str, module: str, folder: Path) -> N
 def test_t36_modules_that_are_no_text(text: str, folder: Path) -> None:
     with pytest.raises(FormatError, match=r"x\.sknd: byte 0 is"):
         save(folder, **{"x.sknd": text})
+
+
+def load(folder: Path, extent: str) -> None:
+    text = f"graph G {{ @variable {{ w: real[{extent}]; }} }}"
+    formats.load(write_folder(folder / "m", {"main.sknd": text.encode(), "w.dat": dat(W)}))
+
+
+@pytest.mark.parametrize("text", ["(", "[", "- ", "x[", "1 ? ", "'{", "int(", "a ?? "])
+def test_t35_depth(text: str, folder: Path) -> None:
+    with pytest.raises(FormatError, match=r"main\.sknd:1:\d+: (nested deeper than 100|the '\{' in the string has no)"):
+        load(folder, 100_000 * text + "1")
+
+
+@pytest.mark.parametrize("text", ["y = { ", "y = while { ", "y = if x then { "])
+def test_t35_blocks(text: str, folder: Path) -> None:
+    main = f"graph G {{ @compose {{ {100_000 * text}"
+    with pytest.raises(FormatError, match=r"main\.sknd:1:\d+: (nested deeper than 100|expected a name)"):
+        formats.load(write_folder(folder / "m", {"main.sknd": main.encode()}))
+
+
+def test_t35_many_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lexer, "MAX_TOKENS", 10_000)
+    with memory() as used, pytest.raises(FormatError, match="more than 10,000 tokens"):
+        load(folder, f"[{200_000 * '1,'}1]")
+    assert used.peak < 8 << 20
+
+
+@pytest.mark.parametrize(
+    ("extent", "message"),
+    [
+        (100_000 * "9", "more than 4000 digits"),
+        ("2 ** 2 ** 100000000", "exceeds 64 bits"),
+        ("1000000000000 * 1000000000000", "exceeds 64 bits"),
+        ("1 / 0", "division by zero"),
+        ("1 ..(1000000000000)", "length from 0 to 8"),
+        (", ".join(100_000 * "1"), "more than 8 extents"),
+    ],
+)
+def test_t35_large_shapes(extent: str, message: str, folder: Path) -> None:
+    with memory() as used, pytest.raises(FormatError, match=message):
+        load(folder, extent)
+    assert used.peak < 64 << 20
+
+
+def test_t35_memory_of_modules_is_released(folder: Path) -> None:
+    """The tree of a module takes much more memory than its text."""
+    module = b"operator F { @using { a = [" + 50_000 * b"1," + b"1]; } }"
+    with memory() as used:
+        formats.load(write_folder(folder / "m", {"main.sknd": MAIN, **{f"m{k}.sknd": module for k in range(8)}}))
+    assert used.peak < 16 << 20
 
 
 def test_t36_modules_that_no_decoder_takes(folder: Path) -> None:

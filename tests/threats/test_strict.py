@@ -1,4 +1,4 @@
-"""What little harm can be done under Limits.strict(), in numbers of what was allocated and looped over."""
+"""Bounds under Limits.strict(), measured as allocated bytes and loop iterations."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ READERS: list[Read] = [*DECODERS, nnr.inspect, lambda data, **options: list(nnr.
 
 
 def names(readers: list[Read]) -> pytest.MarkDecorator:
-    """The parameter ``read`` of a test."""
+    """Return the names of the parameter ``read`` of a test."""
     return pytest.mark.parametrize("read", [pytest.param(r, id=r.__name__.strip("<>")) for r in readers])
 
 
 class Counted:
-    """How many units were read."""
+    """Number of units that were read."""
 
     units = 0
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
-    """Counts the units that are read while the test runs."""
+    """Count the units that are read while the test runs."""
     counts, following = Counted(), UnitReader.next
 
     def next_unit(reader: UnitReader) -> object:
@@ -62,7 +62,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 @names(DECODERS)
 def test_a_unit_of_30_bytes_that_declares_four_tebibytes(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its levels take no bin, as their codebook has one entry."""
+    """Its levels need no bins, because their codebook has one entry."""
     header = ndu("w", [1 << 20, 1 << 20], codebook_present_flag=1, codebook=codebook([0], 0))
     stream = start().ndu(header, payload=bytes(3))
     assert len(stream.units[-1]) <= 30
@@ -84,7 +84,7 @@ DECOMPRESSOBJ = zlib.decompressobj
 
 
 class Inflater:
-    """A zlib decompressor that counts what comes out of all of its kind."""
+    """Zlib decompressor that counts the output of all decompressors."""
 
     made = 0
 
@@ -102,7 +102,7 @@ class Inflater:
 
 
 def deflated_zeros(mebibytes: int) -> bytes:
-    """RFC 1950 data of so many mebibytes, each of which is the same block."""
+    """Return RFC 1950 data of this number of mebibytes, all of the same block."""
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     block = deflater.compress(bytes(1 << 20)) + deflater.flush(zlib.Z_FULL_FLUSH)
     checksum = ((mebibytes << 20) % 65521) << 16 | 1
@@ -132,7 +132,7 @@ def test_a_million_empty_units(read: Read, counted: Counted) -> None:
 
 
 def nested(depth: int) -> bytes:
-    """Aggregates in aggregates, each with an empty unit after the one that it holds."""
+    """Return aggregates in aggregates, each with an empty unit after its inner aggregate."""
     heads, size = [], 14 * depth
     for _ in range(depth):
         heads.append((1 << 31 | size).to_bytes(4, "big") + b"\x1a" + bytes(6))

@@ -1,4 +1,4 @@
-"""Tensor files of NNEF that mean harm, and headers of them that side information brings."""
+"""Malicious tensor files of NNEF, and their headers in side information."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .support import memory
 
 
 def bad(data: bytes, message: str) -> None:
-    """Assert that a file is refused, at next to no cost."""
+    """Check that a file is rejected at nearly no cost."""
     with memory() as used, pytest.raises(FormatError, match=message):
         read_tensor(io.BytesIO(data), len(data), "w.dat", Budget(Limits()))
     assert used.peak < 1 << 20
 
 
 def edited(data: bytes, offset: int, value: int) -> bytes:
-    """The data with another integer of 4 bytes."""
+    """Return the data with another integer of 4 bytes."""
     return data[:offset] + value.to_bytes(4, "little") + data[offset + 4 :]
 
 
@@ -54,13 +54,37 @@ def test_items_that_the_file_does_not_have(data: bytes) -> None:
     bad(data, rf"{len(data)} bytes; header and items require {len(GOOD)}")
 
 
-def test_items_of_a_vendor() -> None:
-    bad(edited(GOOD, 48, 0x54520004), "item type 0x4 of vendor 0x5452")
+VENDOR = edited(edited(GOOD, 48, 0x54522040), 44, 0xFFFFFFFF)
+
+
+@pytest.mark.parametrize("extent", [17, 1 << 28])
+def test_items_that_the_data_of_a_vendor_does_not_have(extent: int) -> None:
+    """The array would have the shape of the tensor, whatever the size of the data."""
+    bad(edited(VENDOR, 12, extent), r"item type 0x2040 of vendor 0x5452 \(tract\) has 6 bytes for")
+
+
+def test_data_of_a_vendor_that_does_not_fit_its_items() -> None:
+    bad(edited(VENDOR, 4, 49)[:HEADER_SIZE] + bytes(49), "has 49 bytes for 6 items")
+
+
+@pytest.mark.parametrize("data", [VENDOR + b"\0", VENDOR[:-1], VENDOR[:HEADER_SIZE]])
+def test_data_of_a_vendor_that_the_file_does_not_have(data: bytes) -> None:
+    bad(data, rf"{len(data)} bytes; header and items require {len(VENDOR)}")
+
+
+def test_data_beyond_that_of_a_vendor() -> None:
+    """It would be lost, like data of another shape."""
+    array = np.ones((2, 3), np.uint8)
+    header = header_of(array, "scalar", "w.dat", edited(VENDOR, 4, 5)[:HEADER_SIZE].hex())
+    with pytest.raises(FormatError, match="vendor data is longer than its header declares"):
+        write_tensor(io.BytesIO(), array, header, "w.dat")
+    with pytest.raises(FormatError, match=r"the vendor data has shape \(2, 3\); the tensor has \(2, 2\)"):
+        header_of(array[:, :2], "scalar", "w.dat", VENDOR[:HEADER_SIZE].hex())
 
 
 @pytest.mark.parametrize("item_type", [6, 0x12, 0x1000, 0xFFFF])
 def test_items_of_no_type(item_type: int) -> None:
-    bad(edited(GOOD, 48, item_type), "which NNEF does not define")
+    bad(edited(GOOD, 48, item_type), "NNEF does not define item type")
 
 
 @pytest.mark.parametrize(("item_type", "bits"), [(0, 8), (0, 128), (4, 0), (4, 65), (5, 2), (5, 1 << 31)])

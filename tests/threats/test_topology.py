@@ -1,4 +1,4 @@
-"""T34: topology and quantization data that is deflated, and what a graph declares."""
+"""T34: deflated topology and quantization data, and declarations of a graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .support import memory, refused, start
 
 
 def deflated(zeros: int) -> bytes:
-    """A mebibyte deflates to a kilobyte."""
+    """Return a mebibyte, deflated to a kilobyte."""
     return zlib.compress(zeros * b" " + b"\0", 9)
 
 
@@ -64,8 +64,8 @@ def test_t34_damaged_data(data: bytes) -> None:
     refused(start().topology(data, compression=1).data, nnr.ElementError, "deflated data is damaged")
 
 
-def test_t34_many_graphs_for_those_who_read_headers() -> None:
-    """Each of which would be read."""
+def test_t34_many_graphs_for_readers_of_headers() -> None:
+    """Each of them would be parsed."""
     stream, text = wired.start(known={"w": [2], "v": [2]}), wired.graph({"w": (2,), "v": (2,)}) + b"\0"
     for name in ("w", "v"):
         stream.topology(text).ndu(ndu(name, None, kind=NNR_PT_INT), [1, 2])
@@ -82,7 +82,7 @@ def test_a_graph_that_declares_another_shape(shape: tuple[int, ...]) -> None:
     assert used.peak < 1 << 20
 
 
-def test_what_is_recreated_is_paid_for() -> None:
+def test_recreated_tensors_are_charged() -> None:
     data = wired.folded(wired.start(wired.network())).data
     total = 4 * (12 + 2 * 3 + 3 * 3)
     nnr.decode(data, limits=Limits(max_total_bytes=total))
@@ -90,7 +90,7 @@ def test_what_is_recreated_is_paid_for() -> None:
 
 
 @pytest.mark.parametrize("name", ["bn/mean", "bn/var", "bn/bias"])
-def test_what_is_recreated_is_there_already(name: str) -> None:
+def test_recreated_tensors_that_exist_already(name: str) -> None:
     other = ndu(name, [1, 3])
     after = wired.folded(wired.start(wired.network())).ndu(other, [1, 2, 3]).data
     before = wired.folded(wired.start(wired.network()).ndu(other, [1, 2, 3])).data

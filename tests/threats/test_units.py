@@ -50,7 +50,7 @@ def test_t03_unknown_types_are_skipped_counted_and_reported() -> None:
 
 
 def nested(depth: int) -> bytes:
-    """Aggregates in aggregates."""
+    """Return aggregates in aggregates."""
     inner = unit(b"")
     for _ in range(depth):
         inner = aggregate([unit(b""), inner])
@@ -60,7 +60,7 @@ def nested(depth: int) -> bytes:
 def test_t04_depth_of_aggregates() -> None:
     assert len(list(nnr.units(nested(4)))) == 2 + 4 + 5
     refused(nested(5), nnr.LimitError, "max_agg_depth")
-    assert len(nnr.decode(nested(1500), limits=Limits(max_agg_depth=1500))) == 0  # not by recursion
+    assert len(nnr.decode(nested(1500), limits=Limits(max_agg_depth=1500))) == 0  # without recursion
 
 
 def test_t05_an_aggregate_of_another_number_of_units() -> None:
@@ -77,7 +77,7 @@ def test_t05_a_number_of_units_beyond_the_limit() -> None:
 
 
 def test_t05_a_list_of_units_ends_with_its_unit() -> None:
-    """As do all lists: an entry takes a bit at least."""
+    """All lists do: an entry takes at least one bit."""
     paths: list[str] = []
     reader = UnitReader(SHORT, trace=lambda path, *_: paths.append(path))
     with pytest.raises(nnr.TruncatedError):
@@ -86,7 +86,7 @@ def test_t05_a_list_of_units_ends_with_its_unit() -> None:
 
 
 def listed(entry_points: list[int], kinds: list[int]) -> bytes:
-    """An aggregate of two units of 3 bytes, which begin at bytes 19 and 22, with a list of its units."""
+    """Return an aggregate of two units of 3 bytes, at bytes 19 and 22, with a list of its units."""
     detail = NnrAggregateUnitHeader(
         nnr_aggregate_unit_type=0,
         entry_points_present_flag=1,
@@ -136,7 +136,7 @@ def test_t07_an_unknown_profile(profile: int) -> None:
 
 
 def parts(*counters: int) -> bytes:
-    """The same part of 10 bytes again and again."""
+    """Return the same part of 10 bytes repeatedly."""
     stream, header = start(), ndu("w", [6], kind=NNR_PT_INT)
     for counter in counters:
         stream.part(header, counter, bytes(10))
@@ -145,7 +145,7 @@ def parts(*counters: int) -> bytes:
 
 @pytest.mark.parametrize("counters", [(3, 1), (2, 2), (2, 3)])
 def test_t08_parts_in_wrong_order(counters: tuple[int, ...]) -> None:
-    refused(parts(*counters), nnr.ElementError, "is expected")
+    refused(parts(*counters), nnr.ElementError, "expected part")
 
 
 def test_t08_parts_that_wait() -> None:

@@ -27,7 +27,7 @@ LEVELS = np.random.default_rng(3).integers(-3, 4, DIMS).astype(np.int32)
 
 
 def update(depth: int, dims: list[int] | None = None, *, pre: int = 0, co_loc: Any = None, **options: Any) -> bytes:
-    """A bitstream with one update of w."""
+    """Return a bitstream with one update of w."""
     dims = dims or DIMS
     levels = np.resize(LEVELS, dims)
     temporal = {"temporal_context_modeling_flag": 1} if co_loc is not None else {}
@@ -37,7 +37,7 @@ def update(depth: int, dims: list[int] | None = None, *, pre: int = 0, co_loc: A
 
 
 def refused_after(before: list[bytes], data: bytes, match: str, **options: Any) -> nnr.NnrError:
-    """The error of ``data``; the state stays as it was."""
+    """Return the error of ``data``, and check that the state is unchanged."""
     decoder = nnr.UpdateDecoder(**options)
     for known in before:
         decoder.decode(known)
@@ -55,7 +55,7 @@ def test_t29_a_parent_that_is_not_the_last_update(before: list[int], depth: int)
 
 @pytest.mark.parametrize("dims", [[6, 5], [30], [5, 7], [1, 1]])
 def test_t29_co_located_levels_of_another_shape(dims: list[int]) -> None:
-    """The kernel would read beyond them."""
+    """The kernel would read outside them."""
     refused_after([update(1)], update(2, dims, co_loc=LEVELS), "do not have its shape")
     refused_after([update(1)], update(2, dims), "shape")  # their history has one as well
 
@@ -66,13 +66,13 @@ def test_t29_a_residual_of_another_type() -> None:
 
 
 def test_t29_a_cache_of_any_size() -> None:
-    """Of many parameters, each within the limits of a bitstream."""
+    """It has many parameters, each within the limits of a bitstream."""
     before = [update(1, parameter=k) for k in range(5)]
     refused_after(before, update(1, parameter=5), "max_history_bytes", limits=Limits(max_history_bytes=11_000))
 
 
 def test_t29_an_update_that_is_repeated() -> None:
-    """Its parent may be of another device, or nowhere."""
+    """Its parent may be of another device, or missing."""
     first = update(1, device=4, parent_device_id=4)
     refused_after([first, update(2, parent_device_id=4)], update(2, parent_device_id=4), "is repeated or out of order")
     header = update_ndu("w", DIMS, 3, parent_node_id_type=ICNN_NDU_EXT)
@@ -82,13 +82,13 @@ def test_t29_an_update_that_is_repeated() -> None:
 
 
 def test_t29_contexts_of_an_update_of_another_device() -> None:
-    """They are neither that one's nor zeros."""
+    """The contexts are neither that device's nor zeros."""
     data = update(2, device=4, parent_device_id=0, co_loc=LEVELS)
     refused_after([update(1)], data, "has temporal contexts of update 1 of device_id 4")
 
 
 def test_t29_two_updates_of_a_parameter() -> None:
-    """One by ids, one by a hash: which is the last would depend on who decodes first."""
+    """One has ids and one a hash, so the last one would depend on the order of decoding."""
     first = update(1)
     payload = list(nnr.units(first))[-1].payload
     assert isinstance(payload, memoryview)
@@ -102,7 +102,7 @@ def test_t29_two_updates_of_a_parameter() -> None:
 
 
 def sent(number: int, token: str = "") -> bytes:
-    """A bitstream without tensors that tells its place."""
+    """Return a bitstream without tensors that states its position."""
     payload = NnrModelParameterSetUnitPayload(mps_parent_signalling_enabled_flag=1)
     payload.base_model_id_present_flag, payload.base_model_id = 1, f"m#0.{number}.{token}"
     head = NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader())
@@ -115,7 +115,7 @@ def test_t29_a_message_that_is_replayed() -> None:
 
 
 def test_t29_a_message_between_that_was_lost() -> None:
-    """Also where the next one refers to none of its tensors."""
+    """It is detected even if the next message refers to none of its tensors."""
     first, token = sent(1), "x" * 16
     good = base64.b64encode(hashlib.sha256(first).digest(), b"-_")[:16].decode()
     nnr.UpdateDecoder(state=after(first)).decode(sent(2, good))
@@ -125,14 +125,14 @@ def test_t29_a_message_between_that_was_lost() -> None:
 
 
 def after(data: bytes) -> nnr.UpdateState:
-    """What a bitstream leaves."""
+    """Return the state after a bitstream."""
     decoder = nnr.UpdateDecoder()
     decoder.decode(data)
     return decoder.state
 
 
 def test_t29_what_precedes_the_parameter_set_of_a_stream() -> None:
-    """It is kept for the lineage, until that is known."""
+    """It is kept for the lineage until this is known."""
     stream = Bitstream().str_()
     for _ in range(20):
         stream.unit(NnrUnitHeader(nnr_unit_type=20), bytes(1000))
@@ -142,7 +142,7 @@ def test_t29_what_precedes_the_parameter_set_of_a_stream() -> None:
 
 # ------------------------------------------------------------------------------------------------ state files
 def state_file(nodes: bytes, count: int = 1) -> bytes:
-    """A file of one device with these nodes; its digest is right."""
+    """Return a file of one device with these nodes and a correct digest."""
     content = b"NNRSTATE" + struct.pack("<IIIqQIII", 1, 0, 1, 0, 0, 0, 0, count) + nodes
     return content + hashlib.sha256(content).digest()
 
@@ -179,9 +179,9 @@ def test_t29_flags_take_more_memory_than_bytes() -> None:
 
 @pytest.mark.parametrize("arrays", [(2, 0, 0), (0, 5, 0), (0, 0, 1), (8, 0, 0)])
 def test_t29_a_state_file_with_arrays_of_another_type(arrays: tuple[int, ...]) -> None:
-    """The kernel would take floats for levels."""
+    """The kernel would read floats as levels."""
     lists = b"".join(struct.pack("<IBIQ", 1, k, 1, 1) + bytes(8) if k else bytes(4) for k in arrays)
-    with pytest.raises(nnr.FormatError, match="an array of type"):
+    with pytest.raises(nnr.FormatError, match="an array has type"):
         nnr.UpdateState.load(state_file(NODE + lists))
 
 
@@ -194,7 +194,7 @@ def test_t29_a_state_file_that_is_damaged() -> None:
 
 
 def by_hash(kind: int, digest: int, *, temporal: int = 0, pre: int = 0) -> bytes:
-    """An update whose parent is a payload with a given SHA-256 or SHA-512, without ids of its own."""
+    """Return an update without ids whose parent is a payload with a given SHA-256 or SHA-512."""
     name = "parent_node_payload_sha256" if kind == ICNN_NDU_PL_SHA256 else "parent_node_payload_sha512"
     header = update_ndu("w", DIMS, 1, **{"parent_node_id_type": kind, name: digest, "node_id_present_flag": 0})
     for absent in ("parent_device_id", "device_id", "parameter_id", "put_node_depth"):
@@ -206,7 +206,7 @@ def by_hash(kind: int, digest: int, *, temporal: int = 0, pre: int = 0) -> bytes
 @pytest.mark.parametrize("kind", [ICNN_NDU_PL_SHA256, ICNN_NDU_PL_SHA512])
 @pytest.mark.parametrize("tool", ["temporal", "pre"])
 def test_t30_a_parent_that_only_a_hash_names(kind: int, tool: str) -> None:
-    """It is not known, so that nothing is added to the wrong one; nor are its contexts zeros."""
+    """The parent is unknown, so nothing is added to a wrong one, and its contexts are not zeros."""
     with pytest.raises(nnr.MissingReferenceError, match="requires a parent with"):
         nnr.decode(by_hash(kind, 1, **{tool: 1}))
     refused_after([], by_hash(kind, 1, **{tool: 1}), "has a parent of another")
@@ -214,7 +214,7 @@ def test_t30_a_parent_that_only_a_hash_names(kind: int, tool: str) -> None:
 
 @pytest.mark.parametrize("kind", [ICNN_NDU_PL_SHA256, ICNN_NDU_PL_SHA512])
 def test_t30_a_hash_of_another_parent_is_refused(kind: int) -> None:
-    """By whoever keeps a state, be it whole or in chunks; nor is a parent continued twice."""
+    """All decoders with a state reject it, whole or in chunks; nor is a parent continued twice."""
     base, make = update(1), hashlib.sha256 if kind == ICNN_NDU_PL_SHA256 else hashlib.sha512
     payload = list(nnr.units(base))[-1].payload
     assert isinstance(payload, memoryview)
@@ -231,8 +231,8 @@ def test_t30_a_hash_of_another_parent_is_refused(kind: int) -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_t30_parents_are_those_of_earlier_bitstreams(jobs: int) -> None:
-    """What a bitstream holds itself is no parent, whoever decodes."""
+def test_t30_parents_are_in_earlier_bitstreams(jobs: int) -> None:
+    """A unit of the same bitstream is not a parent, for all decoders."""
     first = update(1)
     payload = list(nnr.units(first))[-1].payload
     assert isinstance(payload, memoryview)

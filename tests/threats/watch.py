@@ -1,7 +1,7 @@
-"""What reading a model opens, runs and imports: as Python's audit events and as the kernel (inotify) tell it.
+"""Files opened, code run and modules imported while a model is read, from audit events and inotify.
 
-Models are read in a process of its own. Libraries in C open files without telling Python; that is what inotify is for:
-nobody has any business in the folders that it watches.
+Models are read in a separate process. C libraries open files without Python's audit events, which the kernel's inotify
+detects: no process may open the watched folders.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _IN_OPEN = 0x20
 _EVENT = struct.Struct("iIII")
 _SECONDS = 120
 
-#: What the process does. Harmless models come first, unwatched: whatever a format imports at all is imported then.
+#: Program of the process. Harmless models come first, unwatched, so that the imports of the format are done then.
 _PROGRAM = r"""
 import codecs, json, os, sys
 import nnr_codec as nnr
@@ -107,10 +107,10 @@ print(json.dumps(found))
 
 @dataclass
 class Seen:
-    """What became of one model.
+    """Result of reading one model.
 
     ``outcome`` is "read", "refused" for an NnrError, "OSError" or the name of another exception; ``tensors`` has the
-    first 16 bytes of each; ``events`` are audit events: what was opened outside of the model's folder, run or imported.
+    first 16 bytes of each; ``events`` are audit events: files opened outside the model's folder, code run, and imports.
     """
 
     outcome: str
@@ -127,13 +127,13 @@ def read_watched(
     Parameters
     ----------
     cases : sequence of Path
-        Each may open what is in its own folder.
+        Models, each of which may open the files in its own folder.
     warm : sequence of Path
         Harmless models of the same format.
     format : str
-        The name of the format; by default the content decides.
+        The name of the format; by default the content determines it.
     load : str
-        Another expression than ``formats.load(path)`` that gives a mapping of arrays.
+        An expression that returns a mapping of arrays, in place of ``formats.load(path)``.
     cwd : Path, optional
         The current folder.
     """
@@ -158,7 +158,7 @@ def read_watched(
 
 @contextmanager
 def untouched(*folders: Path) -> Iterator[None]:
-    """Fail where anybody meanwhile opens one of these folders, or a file in it."""
+    """Fail if one of these folders, or a file in it, is opened in the block."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "inotify_init1"):
         pytest.skip("needs inotify")
@@ -191,7 +191,7 @@ def _events(descriptor: int) -> Iterator[tuple[int, str]]:
 
 
 def content(folder: Path) -> dict[str, object]:
-    """All that is below a folder: what files hold, where links lead, and what is neither."""
+    """Return everything below a folder: contents of files, targets of links, and other kinds of entries."""
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()

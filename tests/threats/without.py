@@ -1,8 +1,8 @@
-"""Runs a file's tests on a copy of the package in which checks can be switched off.
+"""Runner of a test file on a copy of the package in which checks can be disabled.
 
-Each test runs with all checks, while `tools.switch` notes those that refuse something; then again without one of them
-at a time, in a process of its own. The result, in JSON, has the name of each check with the first test that fails
-without it, if any does, and the tests in which no check refuses anything.
+Each test runs with all checks, while `tools.switch` records the checks that reject something; then again without one of
+them at a time, in a separate process. The result, in JSON, has the name of each check with the first test that fails
+without it, if any, and the tests in which no check rejects anything.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from collections import Counter
 import pytest
 from _pytest.runner import runtestprotocol
 
-#: Of CPU time, and of memory, that a test has without a check; it fails where it takes more.
+#: Limits of CPU time and memory for a test without a check; a test that exceeds them fails.
 SECONDS, BYTES = 6, 6 << 30
-#: How many cases of one test are tried without a check.
+#: Number of cases of one test that are tried without a check.
 TRIES = 3
-#: Tests that run: not those that import TensorFlow, which alone takes most of the CPU time.
-MARKS = "not slow and not tensorflow"
+#: Tests that run, excluding tests that import TensorFlow, which would take most of the CPU time.
+MARKS = "not slow and not tensorflow and not heavy"
 
 
 class Without:
-    """A plugin that runs tests in this way."""
+    """Plugin that runs tests in this way."""
 
     def __init__(self) -> None:
         self.fails: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Channels numbered one by one: what is joined, fixed and told together."""
+"""Channels with individual numbers: they are joined, fixed and reported together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def made(tracks: Tracks, tensor: str, extent: int, axis: int = 0) -> np.ndarray:
     return ids
 
 
-def test_what_nothing_makes_or_something_fixes_is_not_told() -> None:
+def test_fixed_or_unproduced_channels_are_omitted() -> None:
     tracks = Tracks()
     tracks.of("read", 1, 3)
     tracks.fix(made(tracks, "fixed", 3))
@@ -29,7 +29,7 @@ def test_what_nothing_makes_or_something_fixes_is_not_told() -> None:
 
 
 def test_some_of_the_channels_fixed() -> None:
-    """What is left on both sides is told apart."""
+    """The rest on both sides is reported separately."""
     tracks = Tracks()
     ids = made(tracks, "w", 6)
     tracks.join(ids, tracks.of("r", 1, 6))
@@ -68,7 +68,7 @@ def test_joined_in_a_row() -> None:
     assert (found.size, len(found.parts)) == (4, 50)
 
 
-def test_other_orders_are_told_one_by_one() -> None:
+def test_other_orders_are_listed_one_by_one() -> None:
     tracks = Tracks()
     ids = made(tracks, "w", 4)
     tracks.join(ids[::-1], tracks.of("r", 0, 4))
@@ -78,8 +78,8 @@ def test_other_orders_are_told_one_by_one() -> None:
 
 
 @given(st.data())
-def test_every_index_is_told_once(data: st.DataObject) -> None:
-    """Whatever is joined: channels have the indices of the tracks that are the same, and no others."""
+def test_every_index_is_listed_once(data: st.DataObject) -> None:
+    """For any joins, channels have the indices of equal tracks only."""
     extents = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
     tracks = Tracks()
     arrays = [made(tracks, f"t{k}", extent) for k, extent in enumerate(extents)]
@@ -112,7 +112,7 @@ def test_every_index_is_told_once(data: st.DataObject) -> None:
 
 
 def test_each_place_is_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many groups of channels it has."""
+    """This holds for any number of groups of channels."""
     sort, done = tracks_module._sorted, []
     monkeypatch.setattr(tracks_module, "_sorted", lambda ids: done.append(len(ids)) or sort(ids))
     tracks = Tracks()

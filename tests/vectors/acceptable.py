@@ -29,7 +29,7 @@ def unspecified_types() -> Content:
     return Content(HEAD + b"\x00\x03\x82" + inside, {"a": f4(1), "b": f4(1)})
 
 
-# Our reading of profile 0: errata K1.
+# This project's reading of profile 0: errata K1.
 @acceptable(
     "NNR-ACC-003",
     "written like the first edition's software: 32 shift parameter ids of abs_level_greater_x2",
@@ -44,7 +44,7 @@ def first_edition() -> Content:
     return s.gives({"w": floats(levels, -9), "v": floats(dependent(levels), 3)})
 
 
-# Our reading of profile 0: errata K4.
+# This project's reading of profile 0: errata K4.
 @acceptable(
     "NNR-ACC-004",
     "written like the first edition's software: IvlCurrRange 256 before a single block row",

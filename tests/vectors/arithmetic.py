@@ -27,7 +27,7 @@ def step(qp: int, density: int = 2) -> Fraction:
 
 
 def exact(values: Sequence[Fraction], dtype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
-    """Return an array of these values; ValueError unless all are exact."""
+    """Return an array of these values; raise ValueError unless all are exact."""
     array = np.array([float(value) for value in values], dtype)
     if [Fraction(float(value)) for value in array] != list(values):
         raise ValueError(f"{values} are not numbers of {dtype}")

@@ -165,6 +165,17 @@ def two_codebooks() -> Content:
 
 
 @valid(
+    "NNR-BLK-026",
+    "separate codebooks for G and H with local scaling, batch normalization and bias",
+    "6.3.3.7 7.3.5",
+    "NNR_PT_BLOCK NNR_CPT_DC NNR_CPT_LS NNR_CPT_BN codebook CodebookDC",
+)
+def two_codebooks_and_all_vectors() -> Content:
+    books = (([-9, -5, -1, 0, 2, 4, 8], 3), ([-6, -4, -2, 1, 3, 7, 12], 3))
+    return block(DC | LS | BN | BI, [4, 2, 3], rows=4, rank=2, books=books)
+
+
+@valid(
     "NNR-BLK-015",
     "dependent quantization of all parts, each starting in state 0",
     "7.3.5 10.2.1.4",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     acceptable,
+    attached,
     block,
     byhand,
     byhand_more,
@@ -14,6 +15,7 @@ from . import (
     fixed,
     folded,
     found,
+    indexed,
     negative_nnef,
     negative_payload,
     negative_record,
@@ -78,8 +80,10 @@ MODULES = (
     displaced,
     negative_record,
     negative_sideinfo,
+    attached,
     unit_ids,
     repeated,
+    indexed,
     acceptable,
     rows_reserved,
     rows_syntax,

@@ -135,12 +135,12 @@ def unit_of(name: str, moved: Any = MOVED, **members: Any) -> Callable[[], Recor
 
 
 def of_integers() -> Recorded:
-    """Levels instead of floats."""
+    """Write levels instead of floats."""
     return displaced({"w": W}).levels(UNIT, [[1, 2], [3, 4]])
 
 
 def without_dimensions() -> Recorded:
-    """A scalar unit."""
+    """Write a scalar unit."""
     return displaced({"w": W}).words(UNIT, f4(1).tobytes(), [])
 
 

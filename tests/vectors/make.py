@@ -103,7 +103,7 @@ def _described(name: str, content: Content, arrays: dict[str, Tensor] | None) ->
 
 
 def _levels(content: Content) -> list[dict[str, Any]]:
-    """Return the entry of each QuantParam; ValueError if those of a payload are missing."""
+    """Return the entry of each QuantParam; raise ValueError if a payload has none."""
     return [
         {"unit": unit, "shape": tensor.shape, "sha256": digest(tensor)}
         for unit, tensors in zip(coded_units(content.data), content.quant_params, strict=True)

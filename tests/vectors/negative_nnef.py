@@ -121,7 +121,7 @@ def list_after_another() -> Content:
     "a bias keeps its shape if its size differs from its variable",
     "7.3.5 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK compressed_parameter_types=8",
-    requirements="nnef-shapes",
+    requirements="nnef-graph nnef-shapes",
 )
 def other_bias() -> Content:
     text, ids = PLAIN.replace(b"shape = [1, 3]", b"shape = [1, 4]"), {"weight": "filter", "bias": "bias"}
@@ -200,7 +200,7 @@ def too_late() -> Stream:
     "LimitError",
     3,
     limits={"preset": "strict"},
-    requirements="limits",
+    requirements="limits nnef-graph",
 )
 def huge() -> Stream:
     text = GRAPH.replace(b"shape = [4, 3]", b"shape = [1048576, 1048576, 1048576, 1048576]")
@@ -292,7 +292,7 @@ def folded_without_weight() -> Stream:
     "FormatError",
     None,
     topology=GRAPH.replace(b"shape = [4, 3]", b"shape = [3, 4]"),
-    requirements="topology-fit",
+    requirements="nnef-graph topology-fit",
 )
 def other_shapes() -> Stream:
     return bitstream(*TENSORS, carried=0)[0]

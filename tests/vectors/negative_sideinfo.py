@@ -16,25 +16,25 @@ from .topologies import stored
 
 # ------------------------------------------------------------------------------------------------ units of records
 def twice() -> Recorded:
-    """A repeated record."""
+    """Return a bitstream with a repeated record."""
     return recorded({"w": {"type": "float16"}}).record(text({"w": {"type": "float16"}})).plain("w")
 
 
 def late() -> Recorded:
-    """A record after a tensor that it does not describe."""
+    """Return a bitstream with a record after a tensor that it does not describe."""
     s = recorded_nothing().plain("v")
     return s.record(text({"w": {"type": "float16"}})).plain("w")
 
 
 def recorded_nothing() -> Recorded:
-    """A bitstream without a record."""
+    """Return a bitstream without a record."""
     s = Recorded()
     s.start()
     return s
 
 
 def damaged(size: int) -> Callable[[], Recorded]:
-    """A deflated record without its last bytes."""
+    """Return a bitstream with a deflated record without its last bytes."""
 
     def make() -> Recorded:
         s = recorded_nothing()
@@ -45,7 +45,7 @@ def damaged(size: int) -> Callable[[], Recorded]:
 
 
 def unended() -> Recorded:
-    """A record that is not deflated and has no zero byte at its end."""
+    """Return a bitstream with an uncompressed record without a final zero byte."""
     s = recorded_nothing()
     s.topology(text({"w": {"type": "float16"}}), storage=128)
     return s.plain("w")
@@ -84,12 +84,12 @@ BEYOND = entry("float", "float32", pivot=127, zeros=23, rows=text64(b"\xc0"))
 
 
 def square_bits() -> Recorded:
-    """Two words in two dimensions."""
+    """Return a bitstream with two words in two dimensions."""
     return recorded({"w": BFLOAT16}).levels("w", LEVELS).words("w#bits", WORDS, [2, 1])
 
 
 def integer_bits() -> Recorded:
-    """Integers instead of words."""
+    """Return a bitstream with integers instead of words."""
     return recorded({"w": BFLOAT16}).levels("w", LEVELS).levels("w#bits", [1, 2])
 
 
@@ -200,7 +200,7 @@ def only(tensors: Any, *names: str) -> Callable[[], Recorded]:
 
 
 def lonely_levels() -> Recorded:
-    """Levels without words."""
+    """Return a bitstream with levels without words."""
     return recorded({"w": BFLOAT16}).levels("w", LEVELS).plain("v")
 
 
@@ -243,12 +243,12 @@ for number, (title, features, error, unit, make) in enumerate(
 
 
 def wide_items() -> Recorded:
-    """Words of 4 bytes, items of 8."""
+    """Return a bitstream with words of 4 bytes for items of 8."""
     return recorded({"w": {"type": "float64"}}).words("w", bytes(4 * 20))
 
 
 def many_ties() -> Recorded:
-    """The same 80 bytes, ten times."""
+    """Return a bitstream with the same 80 bytes ten times."""
     return recorded({f"t{k}": {"same_as": "w", "index": k} for k in range(9)}).words("w", bytes(80))
 
 

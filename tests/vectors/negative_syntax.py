@@ -20,7 +20,7 @@ END = b"\xfe\x80"
 
 
 def header(id_: str, title: str, clauses: str, error: str, features: str = "", unit: int = 2, **options: Any) -> None:
-    """Register a bitstream of one tensor with an invalid header; ``options`` are those of `tests.builder.ndu`."""
+    """Register a bitstream of one tensor with an invalid header; ``options`` are arguments of `tests.builder.ndu`."""
     fields = {key: options.pop(key) for key in ("limits", "requirements") if key in options}
     payload, profile = options.pop("payload", END), options.pop("profile", 1)
     after = options.pop("after", b"")

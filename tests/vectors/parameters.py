@@ -203,6 +203,30 @@ def self_contained() -> Content:
 
 
 @valid(
+    "NNR-SYN-059",
+    "self-contained aggregates in a self-contained aggregate, each with entry points, a parameter set and maps",
+    "6.2.3 6.3.3.8 6.3.4.4 6.4.3.8",
+    "NNR_AGG_SLF entry_points_present_flag nested NNR_LPS lps_self_contained_flag=1 performance_maps",
+)
+def nested_self_contained() -> Content:
+    s, values = Stream().start(density=1, parameter=2), {}
+    s.lps(3, -8, alone=1, **PerformanceMaps(SPARSIFICATION, PRUNING).elements("lps"))
+    for part, density, parameter, maps in (
+        ("one", 2, 4, PerformanceMaps(unification=UNIFICATION)),
+        ("two", 0, 5, PerformanceMaps(SPARSIFICATION)),
+    ):
+        first = len(s.units)
+        s.lps(density, parameter, alone=1, **maps.elements("lps"))
+        for qp, name in enumerate((f"{part}/a", f"{part}/b")):
+            levels = chosen([3, 4], 5, parameter + qp)
+            values[name] = floats(levels, parameter + qp, density)
+            s.ndu(ndu(name, [3, 4]), levels, qp=qp)
+        s.aggregate(first, kind=NNR_AGG_SLF, entry_points=True)
+    s.aggregate(2, kind=NNR_AGG_SLF, entry_points=True).ndu(ndu("rest", [3]), W)
+    return s.gives({**values, "rest": floats(W, 2, 1)})
+
+
+@valid(
     "NNR-SYN-033",
     "quant_bitdepth and ctu_scan_order of models and layers with unified weights",
     "6.3.3.8 6.4.3.8",

@@ -177,7 +177,7 @@ class Recorded(Stream):
 def recorded(
     tensors: Any = None, *, profile: int = 1, parameters: Any = None, deflated: bool = False, **more: Any
 ) -> Recorded:
-    """Return a bitstream that starts with a record of these tensors; ``parameters`` are those of `Bitstream.mps`."""
+    """Return a bitstream that starts with a record of these tensors; ``parameters`` are passed to `Bitstream.mps`."""
     s = Recorded()
     s.start(profile, **(parameters or {}))
     return s.record(text(tensors, **more), deflated=deflated)

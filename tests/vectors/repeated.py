@@ -29,7 +29,7 @@ REPEATS = ["repeats"]
 
 
 def with_repeats(tensors: Any, **more: Any) -> Recorded:
-    """A bitstream that begins with a record that requires the feature repeats."""
+    """Return a bitstream that begins with a record that requires the feature repeats."""
     return recorded(tensors, nnr_codec=4, requires=REPEATS, **more)
 
 

@@ -53,7 +53,7 @@ _MEMBERS: dict[str, Any] = {
     "features": _TEXTS,
     "options": {"type": ["string", "object"], "additionalProperties": {"type": "string"}},
     "result": {"enum": ["valid", "invalid", "acceptable"]},
-    "extension": {"enum": ["side-information"]},
+    "extension": {"enum": ["side-information", "index"]},
     "limits": {
         "type": "object",
         "properties": {"preset": {"const": "strict"}, **dict.fromkeys(sorted(Limits.names()), _COUNT)},

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from nnr_codec.constants import NNR_DFL, NNR_PT_INT, NNR_PT_RAW_FLOAT
+from nnr_codec.constants import NNR_AGG_SLF, NNR_DFL, NNR_PT_INT, NNR_PT_RAW_FLOAT
 
 from ..builder import ndu, update_ndu
 from .arithmetic import floats
@@ -228,6 +228,39 @@ def in_parts() -> Content:
     s.aggregate(first)
     s.coded = {"w": levels, "w#bits": np.frombuffer(words, "<f4")}
     return s.means({"w": patterned("float32", HOSTILE["float32"])})
+
+
+@case(
+    "NNR-SID-084",
+    "coded tensors in nested self-contained aggregates with entry points, described by a record before them",
+    "NNR_AGG_SLF entry_points_present_flag nested lps_self_contained_flag=1 FloatCode IntegerCode",
+)
+def in_nested_aggregates() -> Content:
+    levels, words = float_code("bfloat16", HOSTILE["bfloat16"], 127, 0)
+    s = recorded({"net/a": entry("float", "bfloat16", pivot=127), "net/b": entry("integer", "uint32", base=2**31)})
+    outer = len(s.units)
+    s.lps(alone=1)
+    first = len(s.units)
+    s.lps(alone=1)
+    s.ndu(ndu("net/a", [12], kind=NNR_PT_INT), levels)
+    s.ndu(ndu("net/a#bits", [len(words) // 4], kind=NNR_PT_RAW_FLOAT), payload=words)
+    s.aggregate(first, kind=NNR_AGG_SLF, entry_points=True)
+    first = len(s.units)
+    s.lps(alone=1).ndu(ndu("net/b", [2], kind=NNR_PT_INT), [5, -6]).aggregate(
+        first, kind=NNR_AGG_SLF, entry_points=True
+    )
+    s.aggregate(outer, kind=NNR_AGG_SLF, entry_points=True)
+    s.coded = {
+        "net/a": levels,
+        "net/a#bits": np.frombuffer(words, "<f4"),
+        "net/b": np.array([5, -6], np.int32),
+    }
+    return s.means(
+        {
+            "net/a": patterned("bfloat16", HOSTILE["bfloat16"]),
+            "net/b": np.array([2**31 + 5, 2**31 - 6], np.uint32),
+        }
+    )
 
 
 # ------------------------------------------------------------------------------------------------ updates

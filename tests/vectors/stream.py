@@ -95,7 +95,7 @@ class Stream(Bitstream):
         co_loc: Sequence[npt.NDArray[np.int32]] = (),
         any_sig: Sequence[npt.NDArray[np.bool_]] = (),
     ) -> bytes:
-        """Return the payload; ValueError if the two implementations write or decode different data."""
+        """Return the payload; raise ValueError if the two implementations write or decode different data."""
         is_int = header.nnr_compressed_data_unit_payload_type == NNR_PT_INT
         density = 0 if is_int else self.session.quantization[0]  # type: ignore[index]  # a payload of levels has a header
         plain = []

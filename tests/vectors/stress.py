@@ -257,7 +257,7 @@ def long_mask() -> Content:
 
 
 def write(folder: Path, ids: Collection[str] = ()) -> None:
-    """Write these cases, or all, below ``folder``; KeyError for an unknown id."""
+    """Write these cases, or all, below ``folder``; raise KeyError for an unknown id."""
     for id_ in ids or STRESS:
         target = folder / "stress" / id_
         target.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnr_codec.constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
+from nnr_codec.constants import NNR_PT_INT, NNR_PT_RAW_FLOAT, NNR_QCB, NNR_QSU
 
 from ..builder import codebook, ndu
 from .arithmetic import chosen, dependent, floats, look_up
@@ -202,6 +202,53 @@ def split_and_shifted() -> Content:
     b = b.swapaxes(2, 1).swapaxes(1, 0)
     c = c.swapaxes(1, 0).swapaxes(2, 1)
     return s.gives({"a": a, "b": b, "c": c})
+
+
+@valid(
+    "NNR-TEN-036",
+    "a codebook of a tensor split into three along its second dimension",
+    "4.12 6.4.3.7 7.3.1 7.3.6",
+    "topology_tensor_dimension_mapping TensorSplit codebook",
+)
+def split_codebook() -> Content:
+    entries = [-40, -7, -1, 0, 3, 8, 21]
+    indices = chosen([3, 7], 3, 2)
+    header = ndu(
+        ["a", "b", "c"],
+        [3, 7],
+        concatentation_axis_index=1,
+        split_index=[2, 3],
+        number_of_shifts=[0, 0, 0],
+        codebook_present_flag=1,
+        codebook=codebook(entries, 3),
+    )
+    s = Stream().start(methods=NNR_QSU | NNR_QCB)
+    s.ndu(header, indices, qp=-3)
+    values = floats(look_up(indices, entries, 3), -3)
+    return s.gives({"a": values[:, :2], "b": values[:, 2:3], "c": values[:, 3:]})
+
+
+@valid(
+    "NNR-TEN-037",
+    "dependent quantization and 8x8 blocks of a tensor in three units, split into two along its second dimension",
+    "4.12 6.4.3.1 6.4.3.7 7.3.1 10.2.1.4",
+    "topology_tensor_dimension_mapping TensorSplit dq_flag scan_order=1 cabac_offset_list partial_data_counter",
+)
+def split_blocks() -> Content:
+    levels = chosen([19, 13], 5, 11)
+    header = ndu(
+        ["a", "b"],
+        [19, 13],
+        concatentation_axis_index=1,
+        split_index=[9],
+        number_of_shifts=[0, 0],
+        scan_order=1,
+        dq_flag=1,
+    )
+    s = Stream().start()
+    s.ndu(header, levels, qp=-6, pieces=3)
+    values = floats(dependent(levels, 1), -6)
+    return s.gives({"a": values[:, :9], "b": values[:, 9:]})
 
 
 @valid("NNR-TEN-035", "a tensor of eight dimensions", "6.4.3.7", "count_tensor_dimensions=8")

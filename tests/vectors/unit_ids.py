@@ -32,7 +32,7 @@ from .recorded import (
 
 
 def with_ids(tensors: Any, **more: Any) -> Recorded:
-    """A bitstream that begins with a record of version 3."""
+    """Return a bitstream that begins with a record of version 3."""
     return recorded(tensors, nnr_codec=3, **more)
 
 
@@ -169,12 +169,12 @@ EXTERNAL = {"parent_node_id_present_flag": 1, "parent_node_id_type": ICNN_NDU_EX
 BITS = {"metadata": {"nnr_codec.update": "bits"}}
 
 
-def updated(tensors: Any) -> Recorded:
-    """Return an update with a record of version 3."""
+def updated(tensors: Any, **members: Any) -> Recorded:
+    """Return an update with a record, of version 3 unless ``members`` say otherwise."""
     s = Recorded()
     s.str_()
     s.parameters(base_model_id_present_flag=1, base_model_id="m", mps_parent_signalling_enabled_flag=1)
-    return s.record(text(tensors, nnr_codec=3, source=BITS))
+    return s.record(text(tensors, **({"nnr_codec": 3, "source": BITS} | members)))
 
 
 def difference(s: Recorded, name: str, values: Any, data_format: int | None = None) -> Recorded:
@@ -216,6 +216,34 @@ def of_patterns_and_a_tensor() -> Content:
     s = updated({"n": entry("integer", "uint32", base=2**31), "w": DELTA}).levels("n#levels", [-(2**31), 3])
     difference(s, "w#delta", ENDS)
     return s.means({"n": np.array([0, 2**31 + 3], np.uint32), "w": np.array(ENDS, np.int32)})
+
+
+# ------------------------------------------------------------------------------------------------ order
+def with_order(order: Any = "exponent", feature: str = "order", version: int = 4) -> bytes:
+    """Return the text of a record of sorted differences."""
+    more = {"requires": [feature]} if version == 4 else {}
+    return text({"w": entry("delta", "int32", order=order)}, nnr_codec=version, source=BITS, **more)
+
+
+@case("NNR-SID-611", "an update: differences sorted by the exponents of the base", "DeltaCode order update")
+def in_the_order_of_exponents() -> Content:
+    """The decoded tensor has the order of the unit; only the receiver has the base."""
+    tensors = {"w": entry("delta", "int32", order="exponent")}
+    s = difference(updated(tensors, nnr_codec=4, requires=["order"]), "w#delta", ENDS)
+    return s.means({"w": np.array(ENDS, np.int32)})
+
+
+for k, (title, data) in enumerate(
+    [
+        ("an unknown order", with_order("mantissa")),
+        ("an empty order", with_order("")),
+        ("an order that is a number", with_order(1)),
+        ("an order with another feature", with_order(feature="repeats")),
+        ("an order in version 3", with_order(version=3)),
+    ],
+    612,
+):
+    refused(k, f"differences: {title}", "order record", "ElementError", 2, with_text(data))
 
 
 # ------------------------------------------------------------------------------------------------ rejected
@@ -304,17 +332,17 @@ refused(
 
 
 def of_the_tensors_name() -> Recorded:
-    """Levels, then a unit with the name of the tensor."""
+    """Return levels, then a unit with the name of the tensor."""
     return with_ids({"w": NUMBER}).levels("w#levels", [1, 2]).levels("w", [1, 2])
 
 
 def late_levels() -> Recorded:
-    """A unit with the name of the tensor, then levels."""
+    """Return a unit with the name of the tensor, then levels."""
     return with_ids({"w": NUMBER}).levels("w", [1, 2]).levels("w#levels", [1, 2])
 
 
 def as_before_version_3() -> Recorded:
-    """Levels in the unit with the name of the tensor."""
+    """Return levels in the unit with the name of the tensor."""
     return with_ids({"w": NUMBER}).levels("w", [1, 2])
 
 
@@ -324,12 +352,12 @@ def lone(tensor: Any, *names: str) -> Callable[[], Recorded]:
 
 
 def short() -> Recorded:
-    """Fewer differences than the tensor has items."""
+    """Return fewer differences than the tensor has items."""
     return difference(updated({"w": entry("delta", "int32", shape=[3])}), "w#delta", [1, 2])
 
 
 def narrow() -> Recorded:
-    """Differences of 16 bits."""
+    """Return differences of 16 bits."""
     return difference(updated({"w": DELTA}), "w#delta", [1, 2], 6)
 
 

@@ -32,7 +32,7 @@ NEVER: dict[str, dict[str, str]] = {
     "for i in range(40, 48 if dq else 41)": {_NONE: "the count is a constant"},
 }
 
-#: Lines with outcomes that only some bitstreams reach: those that break a rule, or that decoders may reject.
+#: Lines with outcomes that only some bitstreams reach: bitstreams that break a rule, or that decoders may reject.
 BROKEN: frozenset[tuple[str, str]] = frozenset(
     {
         *((name, "0") for name in ("nnr_unit_size", "partial_data_counter", "nnr_unit_entry_point[i]")),

@@ -15,7 +15,7 @@ from nnr_codec.syntax.structures import NnrAggregateUnitHeader
 
 
 def _listed_elsewhere(*_: object) -> None:
-    """Table of `nnr_codec.syntax.tables`, or an element; does nothing."""
+    """Stand for a table of `nnr_codec.syntax.tables` or an element, which is listed elsewhere; do nothing."""
 
 
 nnr_unit_size = nnr_unit_header = nnr_start_unit_payload = _listed_elsewhere

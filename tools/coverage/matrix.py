@@ -97,7 +97,7 @@ class Matrix:
         return self.ranked(found.values())
 
     def ranked(self, cases: Iterable[Case]) -> tuple[Case, ...]:
-        """Sort cases: valid ones first, then those that reach fewer other items."""
+        """Sort cases: valid ones first, then cases that reach fewer other items."""
 
         def rank(case: Case) -> tuple[bool, bool, int, str]:
             return case.result == "invalid", case.result != "valid", self._weight.get(case.id, 0), case.id

@@ -24,15 +24,15 @@ _HEAD = """\
 # Coverage of the vectors
 
 The vectors in `bitstream_vectors/` are compared with ISO/IEC 15938-17:2024. All coverage is observed while the vectors
-are read and decoded: lines of the syntax by instrumented copies of the tables in `syntax/tables.py` (6.3) and of the
-plain implementation of clause 10 in `syntax/deepcabac.py` (10.2, 10.3), requirements by the violations that `nnr
-verify` reports. The features and clauses that case files claim are not used.
+are read and decoded. Lines of the syntax are observed by instrumented copies of the tables in `syntax/tables.py` (6.3)
+and of the plain implementation of clause 10 in `syntax/deepcabac.py` (10.2, 10.3). Requirements are observed by the
+violations that `nnr verify` reports. The features and clauses that case files claim are not used.
 
 Ids omit `NNR-`. Decoders must reject the bitstreams `NEG-…` and may reject `ACC-…`; all others are valid. Each entry
-names two ids and the number of others; valid vectors and vectors that reach fewer other entries come first. A test
-fails if no vector reaches an entry, or only invalid vectors reach it although a valid one could. Reasons for exceptions
-are in italics. Vectors of other implementations (`interop/`) and of the extension (`sideinfo/`) do not count, except
-for the rules of the extension.
+names two ids and the number of others (`+20…`: 20 to 49); valid vectors and vectors that reach fewer other entries come
+first. A test fails if no vector reaches an entry, or only invalid vectors reach it although a valid one could. Reasons
+for exceptions are in italics. Vectors of other implementations (`interop/`) and of the extension (`sideinfo/`) do not
+count, except for the rules of the extension.
 """
 _LINES = """\
 ## Syntax, line by line
@@ -49,7 +49,7 @@ def page(matrix: Matrix) -> str:
 
 
 def counts(matrix: Matrix) -> dict[str, tuple[int, int]]:
-    """Return the number of entries of each kind, and the number of those that a vector reaches."""
+    """Return the number of entries of each kind, and the number of entries that a vector reaches."""
     found, reached = Counter[str](), Counter[str]()
     for entry in matrix.entries():
         found[entry.kind] += 1

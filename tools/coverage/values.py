@@ -168,7 +168,7 @@ STEPS: tuple[tuple[str, str, str], ...] = (
     ("4.12", "DimensionShift", "the first dimension moves (first_tensor_dimension_shift)"),
     ("4.12", "TensorSplit", "a tensor is split into the tensors of several topology elements"),
     ("4.12", "AxisSwap", "axes of the pieces are shifted"),
-    ("6.2.3", "LPS", "an active NNR_LPS replaces the steps of the NNR_MPS"),
+    ("6.2.3", "LPS", "an active NNR_LPS replaces the step sizes of the NNR_MPS"),
     ("6.2.3", "LPS in aggregate", "an NNR_LPS in an aggregate is active there"),
     ("6.2.3", "LPS ended", "a tensor after an aggregate whose NNR_LPS has ended with it"),
     ("6.2.2", "aggregate", "units in an aggregate"),

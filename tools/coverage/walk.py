@@ -85,7 +85,7 @@ class Walker:
     # -------------------------------------------------------------------------------------- units
     def _unit(self, unit: Unit, session: Session, limits: Limits) -> None:
         if self._structures(unit.data, session, limits) != (unit.header, unit.structure):
-            raise RuntimeError(f"{unit.label()} is another one when it is read with the copies of the tables")
+            raise RuntimeError(f"the copies of the tables read {unit.label()} as another unit")
         with suppress(NnrError):  # the parser raises the same error
             self.sources.framing.names["nnr_unit"](unit, session)
             if unit.header.nnr_unit_type == NNR_NDU:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
+from ...bitstream.unit_index import has_index, read_index
 from ...bitstream.units import UnitReader
 from ...constants import NNR_AGG, NNR_AGG_SLF, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_QNT_NNEF, NNR_STR, NNR_TPL
 from ...decoder.decode import BitstreamParser
@@ -75,6 +76,32 @@ def topology_first(checked: CheckedBitstream) -> Iterator[Finding]:
         is_list = found.seen and "topology_elem_id_list" in cast(Structure, found.seen.unit.structure)
         if not is_list and not checked.graphs:
             yield found
+
+
+@at_end(Requirement.INDEX)
+def index(checked: CheckedBitstream) -> Iterator[Finding]:
+    for seen in filter(lambda seen: has_index(seen.unit), checked.of(NNR_TPL)):
+        try:
+            index = read_index(seen.unit, checked.limits)
+        except NnrError:  # reported by the parser
+            continue
+        end = index.start
+        for other in checked.seen.values():
+            unit = other.unit
+            if unit.offset < index.start:
+                continue
+            size, is_tensor = unit.size.nnr_unit_size, unit.header.nnr_unit_type in (NNR_NDU, NNR_AGG)
+            end = max(end, unit.offset + size)
+            copy = index.copy_at(unit.offset)
+            is_long = len(copy) == unit.payload_offset or (not is_tensor and len(copy) == size)
+            if not is_long or unit.data[: len(copy)] != copy:
+                yield Finding(
+                    "the index has another header for this unit" if copy else "the index has no entry", "", other
+                )
+                break
+        else:
+            if checked.complete and index.stop != end:
+                yield Finding(f"the index ends at byte {index.stop:,}, but the last unit at {end:,}")
 
 
 @at_end(Requirement.QUANTIZATION_FIRST)
@@ -186,7 +213,7 @@ def _alone(checked: CheckedBitstream, subject: SeenUnit, session: Session, units
                 quantization = checked.seen[task.unit.index].session.quantization
                 if task.is_scaled and task.session.quantization != quantization:
                     raise MissingReferenceError(
-                        f"an earlier NNR_LPS gives the step size of {task.names[0]!r}", clause="6.2.3"
+                        f"the step size of {task.names[0]!r} depends on an NNR_LPS outside the unit", clause="6.2.3"
                     )
             group.decode(state=state, budget=budget, first_edition=checked.first_edition)
     except LimitError:

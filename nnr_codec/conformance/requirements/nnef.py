@@ -179,7 +179,7 @@ def shapes(checked: CheckedBitstream) -> Iterator[Finding]:
     for name, shape in checked.shapes.items():
         declared = info.shape(name)
         if declared is not None and [n for n in declared if n != 1] != [n for n in shape if n != 1]:
-            yield Finding(f"{name!r} has the shape {shape}, declared as {declared}", "", units.get(name))
+            yield Finding(f"{name!r} has the shape {shape}, {info.declaration(name)}", "", units.get(name))
 
 
 def _helpers(seen: SeenUnit) -> list[str]:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from typing import cast
 
+from ...bitstream.attachments import Attachment, attachment_data, content
 from ...constants import (
     NNR_DFL,
     NNR_LPS,
@@ -20,6 +21,8 @@ from ...constants import (
     NNR_TPL_REFLIST,
     TOPOLOGY_FORMATS,
 )
+from ...errors import ElementError, LimitError, UnsupportedError
+from ...limits import Budget
 from ...rules import Requirement
 from ...syntax.structures import (
     NnrModelParameterSetUnitPayload,
@@ -73,6 +76,22 @@ def deflate(checked: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
         return
     if not inflater.unconsumed_tail and (not inflater.eof or inflater.unused_data):
         yield Finding("deflated data does not end with its unit", f"{kind}_data")
+
+
+@at_end(Requirement.ATTACHMENT)
+def attachments(checked: CheckedBitstream) -> Iterator[Finding]:
+    """Check the bytes of files within the limits; decoders read them on access."""
+    budget = Budget(checked.limits)
+    for seen in checked.of(NNR_TPL):
+        if seen.refused or (data := attachment_data(seen.unit)) is None:
+            continue
+        try:
+            budget.charge("max_attachment_bytes", Attachment.parse(data).size, "bytes of the attachments")
+            content(data)
+        except ElementError as error:
+            yield Finding(error.message, seen=seen)
+        except (LimitError, UnsupportedError):  # reported by the decoder, or a coding of later versions
+            continue
 
 
 def _topology(seen: SeenUnit) -> NnrTopologyUnitHeader:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...decoder.group import Group
     from ...decoder.reconstruct import Rec
     from ...decoder.state import UpdateState
-    from ...formats.nnef.rules import ModelReport
+    from ...formats.findings import ModelReport
     from ...syntax import Session
     from ...syntax.structures import NnrTopologyUnitHeader
 
@@ -103,7 +103,7 @@ class History:
 
 @dataclass
 class CheckedBitstream:
-    """Bitstream while it is checked.
+    """Bitstream that is being checked.
 
     Parameters
     ----------
@@ -120,6 +120,8 @@ class CheckedBitstream:
         Tensor names by unit id, for units whose id comes from side information.
     shapes : dict of str to tuple of int
         Shapes of the tensors that a topology in the bitstream declares, except pruned ones.
+    complete : bool
+        Whether all units are readable.
     """
 
     limits: Limits
@@ -129,6 +131,7 @@ class CheckedBitstream:
     first_edition: bool = False
     owners: Mapping[str, str] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    complete: bool = True
 
     def of(self, *types: int) -> list[SeenUnit]:
         """Return the units of these types."""

@@ -15,6 +15,7 @@ from ...config import EncoderConfig
 from ...errors import EncodeError, Option
 from ...model import Model, Wiring, described
 from ...reduction_steps import Step
+from ..joining import with_joined
 from ..prepared import Prepared
 from .scaling import with_scales
 from .tool import ReductionTool, made, recognised
@@ -52,7 +53,7 @@ def prepare(model: Model, config: EncoderConfig, wiring: Wiring, note: Note | No
     done = with_scales(prepared)
     if not done.fitted:
         unused += [step for step in config.steps if step.tool == "scale" and ("method", "gain") not in step.options]
-    return replace(done, source=model, unused=tuple(unused))
+    return with_joined(replace(done, source=model, unused=tuple(unused)))
 
 
 def tool_of(step: Step) -> ReductionTool:

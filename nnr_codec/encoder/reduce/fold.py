@@ -18,7 +18,7 @@ from .tool import may_change, whole
 
 @dataclass(frozen=True)
 class Fold:
-    """Make alpha the gamma of each batch normalization of the topology, delta its beta (8.2.1).
+    """Folding of each batch normalization of the topology: gamma becomes alpha, and beta becomes delta (8.2.1).
 
     Alpha and delta are coded; decoders derive the other tensors with the topology.
     """

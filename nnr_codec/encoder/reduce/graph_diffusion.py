@@ -53,7 +53,7 @@ def channel_importance(makers: Iterable[Floats], readers: Iterable[Floats]) -> F
 
 
 def _made(rows: Floats) -> tuple[Floats, Floats]:
-    """Return pi of filters, and their relative lengths."""
+    """Return the equilibrium probabilities (pi) of filters, and the relative lengths of the filters."""
     return equilibrium(rows), _scaled(_length(rows)[0])
 
 
@@ -99,7 +99,7 @@ def _integers(rows: Floats) -> tuple[Floats, npt.NDArray[np.int32]]:
 
 
 def _roots(integers: Floats) -> Floats:
-    """Return the roots of sums of squares."""
+    """Return the square root of the sum of squares of each row."""
     squares = np.zeros(len(integers))
     for first in range(0, integers.shape[1], COLUMNS):
         part = integers[:, first : first + COLUMNS].astype(np.int64)

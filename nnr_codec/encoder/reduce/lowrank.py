@@ -50,7 +50,7 @@ FORMS = ("block", "units")
 
 @dataclass(frozen=True)
 class Decompose:
-    """Decompose each weight into two matrices if these have fewer parameters.
+    """Decomposition of each weight into two matrices if these have fewer parameters.
 
     At most one of ``error``, ``mse``, ``ratio``, ``rank`` and ``rate`` may be given; default: ``rate=1``.
 
@@ -102,7 +102,7 @@ class Decompose:
                 Option("reduce"), f": lowrank requires one of {', '.join(amounts)}, got {' and '.join(given)}"
             )
         if self.form not in FORMS:
-            raise EncodeError(Option("reduce"), f": lowrank(form={self.form}): choose from {', '.join(FORMS)}")
+            raise EncodeError(Option("reduce"), f": lowrank has no form {self.form!r}; choose from {', '.join(FORMS)}")
 
     def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`~.tool.ReductionTool`. Weights stay unchanged if their product does not have fewer parameters.
@@ -146,7 +146,7 @@ class Decompose:
         return weight.displaced(pair.squared, pair) if pair and self.displacement else pair
 
     def _cheapest(self, weight: _Weight, plain: _Plain) -> _Pair | None:
-        """Return the pair with the lowest sum of squared error and cost of bits; None if the weight's is lower."""
+        """Return the pair with the lowest sum of squared error and cost of bits; None if the weight has a lower sum."""
         whole = plain.facts(weight.name)
         plan = plan_tensor(whole, in_block=True)  # the requested step, even if another coding is smaller
         if not plan.step:
@@ -279,7 +279,7 @@ class _Weight:
 
     @cached_property
     def _moved(self) -> list[tuple[int, Floats, _Basis]]:
-        """Displacements by corner."""
+        """Corner, displacement and singular vectors for each corner."""
         moved = [(corner, displacement(self.matrix, corner)) for corner in CORNERS]
         return [(corner, one, _Basis.of(one)) for corner, one in moved]
 
@@ -424,7 +424,7 @@ def _rank(weight: _Weight, level: float) -> int:
 
 # ------------------------------------------------------------------------------------------------ the model
 def _decomposable(name: str, prepared: Prepared) -> bool:
-    """Return whether blocks, options and names permit to code a weight as a product of two tensors."""
+    """Return whether blocks, options and names permit coding a weight as a product of two tensors."""
     model, config = prepared.model, prepared.config
     if name in model.aliases.values() or name in (config.sensitivity or ()) or name in (config.hessians or ()):
         return False
@@ -460,4 +460,4 @@ def _decomposed(prepared: Prepared, pairs: Mapping[str, _Pair], two_units: bool)
     coded = replace(model, tensors=with_factors(model.tensors, tensors), blocks=list(blocks.values()))
     products = {name: product_of(blocks[name], coded, described(model.tensors, name)[0]) for name in pairs}
     restored = replace(prepared.restored, tensors=overlaid(prepared.restored.tensors, products))
-    return replace(prepared, model=coded, restored=restored, maps=prepared.maps.noting("decomposition"))
+    return replace(prepared, model=coded, restored=restored).noting("decomposition", pairs)

@@ -27,7 +27,7 @@ CHUNK = 1 << 18
 
 
 def work_type(array: Array) -> np.dtype[Any] | None:
-    """Return the float type for sums; None for a type without floats."""
+    """Return the float type for sums; None for types other than floats."""
     stored = stored_type(array.dtype)
     if stored is None or stored.kind != "f":
         return None

@@ -19,17 +19,20 @@ from ..overlay import overlaid
 from ..prepared import Prepared, PruningInfo, matches
 from .graph_diffusion import GRID, channel_importance
 from .magnitudes import cleared, magnitudes, missing, share, work_type
-from .tool import within
+from .tool import ORDERS, check_order, with_mask, within
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+#: Masks of remaining indices by tensor and dimension.
+Stays = dict[tuple[str, int], Mask]
 
 SCOPES = ("global", "local")
+FORMS = ("dimensions", "mask", "channels")
 
 
 @dataclass(frozen=True)
 class Prune:
-    """Remove channels: filters or neurons, their biases and normalizations, and the weights that read them.
+    """Removal of channels: filters or neurons, their biases and normalizations, and the weights that read them.
 
     Parameters
     ----------
@@ -39,10 +42,16 @@ class Prune:
     scope : str
         ``global``: remove the least important channels of all groups; ``local``: the same share of each group.
     sparsity : float
-        Share of the parameters of the remaining matrices to set to 0: those with the smallest product of magnitude and
-        importance of their filter.
+        Share of the parameters of the remaining matrices to set to 0: the parameters with the smallest product of
+        magnitude and importance of their filter.
     mask : bool
         Write a mask of the nonzero parameters to NNR_TPL_PRUN, one bit for each parameter.
+    form : str
+        ``dimensions``: tensors become smaller. ``mask``, ``channels``: tensors keep their dimensions, with 0 for
+        removed channels; NNR_TPL_PRUN has a mask with a bit for each parameter, or for each output channel. Variances
+        are unchanged.
+    order : str
+        Order of the bits of each tensor in masks of parameters: ``row`` or ``column`` (order_flag).
     tensors : str
         Patterns of names, separated by ``|``: of weights that produce channels (all of a group must match), and of
         weights that become sparse.
@@ -52,6 +61,8 @@ class Prune:
     scope: str = SCOPES[0]
     sparsity: float = 0.0
     mask: bool = False
+    form: str = FORMS[0]
+    order: str = ORDERS[0]
     tensors: str = "*"
 
     def __post_init__(self) -> None:
@@ -59,21 +70,46 @@ class Prune:
         within("prune(sparsity)", self.sparsity, 0, 1)
         if self.scope not in SCOPES:
             raise EncodeError(Option("reduce"), f": prune has no scope {self.scope!r}; choose from {', '.join(SCOPES)}")
+        if self.form not in FORMS:
+            raise EncodeError(Option("reduce"), f": prune has no form {self.form!r}; choose from {', '.join(FORMS)}")
+        check_order("prune", self.order, has_mask=self.mask or self.form == "mask")
 
     def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`~.tool.ReductionTool`. Raises EncodeError without a graph that lists channels."""
         if self.ratio is None:
             raise EncodeError(Option("reduce"), ": prune requires a ratio, such as prune(ratio=0.1)")
+        if (prepared.pruning and prepared.pruning.zeroed) or (self.form != FORMS[0] and prepared.model.pruned):
+            raise EncodeError(Option("reduce"), ": prune(form=mask) and prune(form=channels) must be the only pruning")
         if self.ratio:
             groups = _groups(prepared, self.tensors)
             if not groups:
                 raise EncodeError(Option("reduce"), f": prune({self._told}): {_why(prepared)}")
-            prepared = _without(prepared, groups, self._kept(groups))
+            kept = self._kept(groups)
+            stays = _remaining(prepared, groups, kept)
+            zeroed = self.form != FORMS[0]
+            prepared = self._zeroed(prepared, stays) if zeroed else _without(prepared, groups, kept, stays)
         if self.sparsity:
             prepared = self._sparse(prepared)
-        if self.mask:
-            prepared = replace(prepared, pruning=replace(prepared.pruning or PruningInfo(), sparse=True))
-        return prepared
+        return with_mask(prepared, self.order) if self.mask else prepared
+
+    def _zeroed(self, prepared: Prepared, stays: Stays) -> Prepared:
+        """Return the model with 0 for the removed indices, which a mask lists."""
+        divisors = {part.tensor for one in prepared.wiring.channels for part in one.parts if part.divides}
+        others: dict[str, Array] = {}
+        for (name, axis), mask in stays.items():
+            if name not in divisors:
+                others.setdefault(name, np.array(prepared.array(name)))
+                np.moveaxis(others[name], axis, 0)[~mask] = 0
+        info = replace(
+            prepared.pruning or PruningInfo(),
+            zeroed={
+                name: tuple(stays.get((name, axis), np.ones(extent, np.bool_)) for axis, extent in enumerate(one.shape))
+                for name, one in others.items()
+            },
+            by_channel=self.form == "channels",
+        )
+        info = replace(info, by_column=info.by_column or self.order == ORDERS[1])
+        return replace(prepared.replaced(others), pruning=info).noting("pruning", others)
 
     @property
     def _told(self) -> str:
@@ -97,7 +133,7 @@ class Prune:
         return kept
 
     def _sparse(self, prepared: Prepared) -> Prepared:
-        """Return the matrices with a share of their parameters set to 0."""
+        """Return the model with a share of the parameters of its matrices set to 0."""
         filters = _by_filter(_groups(prepared, "*"))
         names = prepared.matrices(self.tensors)
         arrays = {name: prepared.array(name) for name in names}
@@ -110,8 +146,7 @@ class Prune:
             last = min(count, len(every)) - 1
             threshold = np.partition(every, last)[last]
             others = {name: cleared(array, weights[name] <= threshold) for name, array in arrays.items()}
-        maps = prepared.maps.noting("sparsification")
-        return replace(prepared.replaced(others), maps=maps)
+        return prepared.replaced(others).noting("sparsification", names)
 
 
 @dataclass(frozen=True)
@@ -123,7 +158,7 @@ class _Group:
 
 
 class _NoFloatsError(Exception):
-    """A tensor of the channels has no finite floats, so that their importance is undefined."""
+    """Channels without a defined importance, because one of their tensors has no finite floats."""
 
 
 def _why(prepared: Prepared) -> str:
@@ -189,9 +224,9 @@ def rows_of(array: Array, part: Slice, size: int) -> Floats:
     return rows
 
 
-def _without(prepared: Prepared, groups: list[_Group], kept: list[Mask]) -> Prepared:
-    """Return the model without the removed channels, with adapted shapes and channels of its topology."""
-    stays: dict[tuple[str, int], Mask] = {}
+def _remaining(prepared: Prepared, groups: list[_Group], kept: list[Mask]) -> Stays:
+    """Return masks of the remaining indices of tensors with removed channels, by name and dimension."""
+    stays: Stays = {}
     for group, mask in zip(groups, kept, strict=True):
         gone = np.flatnonzero(~mask)
         for part in group.channels.parts if len(gone) else ():
@@ -199,6 +234,11 @@ def _without(prepared: Prepared, groups: list[_Group], kept: list[Mask]) -> Prep
             if key not in stays:
                 stays[key] = np.ones(described(prepared.model.tensors, part.tensor)[1][part.axis], np.bool_)
             stays[key][indices(part, gone, group.channels.size)] = False
+    return stays
+
+
+def _without(prepared: Prepared, groups: list[_Group], kept: list[Mask], stays: Stays) -> Prepared:
+    """Return the model without the removed channels, with adapted shapes and channels of its topology."""
     others: dict[str, Array] = {}
     for (name, axis), mask in stays.items():
         others[name] = np.compress(mask, others[name] if name in others else prepared.array(name), axis=axis)
@@ -217,9 +257,8 @@ def _without(prepared: Prepared, groups: list[_Group], kept: list[Mask]) -> Prep
         model=replace(done.model, tensors=overlaid(done.model.tensors, _scales(prepared, stays)), pruned=pruned),
         restored=replace(done.restored, pruned=pruned),
         wiring=replace(prepared.wiring.with_shapes(shapes), channels=channels),
-        maps=prepared.maps.noting("pruning"),
         pruning=replace(pruning, dims={**pruning.dims, **shapes}, kept={**pruning.kept, **left}),
-    )
+    ).noting("pruning", others)
 
 
 def _scales(prepared: Prepared, stays: Mapping[tuple[str, int], Mask]) -> dict[str, Array]:

@@ -30,7 +30,7 @@ METHODS = ("fit", "gain")
 
 @dataclass(frozen=True)
 class Scale:
-    """Scale the outputs of weights.
+    """Scaling of the outputs of weights.
 
     Parameters
     ----------
@@ -48,7 +48,9 @@ class Scale:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise EncodeError(Option("reduce"), f": scale(method={self.method}): choose from {', '.join(METHODS)}")
+            raise EncodeError(
+                Option("reduce"), f": scale has no method {self.method!r}; choose from {', '.join(METHODS)}"
+            )
 
     def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`~.tool.ReductionTool`. Raises EncodeError without a weight for which scales can be fitted."""
@@ -106,7 +108,7 @@ def _may_fit(block: Block, model: Model, config: EncoderConfig) -> bool:
 
 def _holds(dtype: np.dtype[Any], scale: str, model: Model, config: EncoderConfig) -> bool:
     """Return whether a new scale is sufficiently precise, and can be in a unit with a weight of this type."""
-    listed = config.indexed_references and model.topology is not None  # where names are labels of it, all of them (A.4)
+    listed = config.indexed_references and model.topology is not None  # all names must be labels of the topology (A.4)
     allowed = config.compressed_parameter_types & NNR_CPT_LS and config.for_tensor(scale).fine_vectors
     return dtype.itemsize >= 4 and bool(allowed) and not listed and fits_name(scale)
 
@@ -121,7 +123,7 @@ def _scaled(prepared: Prepared, tensors: str) -> Prepared:
     scales: dict[str, Array] = {}
     divisors: dict[str, tuple[Floats, int]] = {}
     blocks, labels = [], {name.casefold() for name in (*model.tensors, *wiring.shapes)}
-    listed = config.indexed_references and model.topology is not None  # where names are labels of it, all of them (A.4)
+    listed = config.indexed_references and model.topology is not None  # all names must be labels of the topology (A.4)
     for block in model.blocks:
         done = block.scale is not None and block.scale not in restored.tensors
         divisor = None if done or not matches(block.weight, tensors) else _divisor(block, model, config, wiring)
@@ -163,7 +165,7 @@ def _divisor(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) 
     if weight.dtype.kind != "f" or not block.axis < weight.ndim or gain.shape != (weight.shape[block.axis],):
         return None
     rows = np.moveaxis(weight, block.axis, 0).reshape(len(gain), -1).astype(np.float64)
-    with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
+    with np.errstate(all="ignore"):  # results that are not finite are checked below
         squares = (rows * rows).sum(axis=1)
         found = np.sqrt(np.sqrt(squares / max(rows.shape[1], 1)) / np.abs(gain))
         usual = found[np.isfinite(found) & (found > 0)]

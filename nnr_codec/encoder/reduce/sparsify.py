@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ...errors import EncodeError, Option
 from ...model import Array
-from ..prepared import Prepared, PruningInfo
+from ..prepared import Prepared
 from .magnitudes import below, cleared, magnitudes, matrices, missing
 from .sparsify_methods import (
     compressible,
@@ -22,7 +22,7 @@ from .sparsify_methods import (
     thresholds,
 )
 from .structure import Triple, dimensions, divided
-from .tool import within
+from .tool import ORDERS, check_order, with_mask, within
 
 Arrays = Mapping[str, Array]
 
@@ -34,7 +34,7 @@ KERNEL = "1x1"
 
 @dataclass(frozen=True)
 class Sparsify:
-    """Set small parameters of matrices to 0.
+    """Sparsification: small parameters of matrices become 0.
 
     Parameters
     ----------
@@ -55,6 +55,8 @@ class Sparsify:
         end is the tensor's. With a superblock, the ratio applies to each superblock.
     mask : bool
         Also write the zeros as a mask in NNR_TPL_PRUN (Table 19).
+    order : str
+        Order of the bits of each tensor in the mask: ``row`` or ``column`` (order_flag).
     tensors : str
         Patterns of names, separated by ``|``.
     """
@@ -66,6 +68,7 @@ class Sparsify:
     block: str = ""
     superblock: str = ""
     mask: bool = False
+    order: str = ORDERS[0]
     tensors: str = "*"
 
     AMOUNT: ClassVar[str] = "ratio"
@@ -73,6 +76,7 @@ class Sparsify:
 
     def __post_init__(self) -> None:
         within("sparsify(ratio)", self.ratio, 0, 1)
+        check_order("sparsify", self.order, has_mask=self.mask)
         within("sparsify(threshold)", self.threshold, 0, float(np.finfo(np.float32).max))
         for option, value, known in (("method", self.method, METHODS), ("scope", self.scope, SCOPES)):
             if value not in known:
@@ -100,9 +104,8 @@ class Sparsify:
         after: dict[str, Array] = {}
         for part in [before] if self.scope == "global" else [{name: array} for name, array in before.items()]:
             after |= self._sparse(part, axes)
-        pruning = replace(prepared.pruning or PruningInfo(), sparse=True) if self.mask else prepared.pruning
-        maps = prepared.maps.noting("sparsification")
-        return replace(prepared.replaced(after), pruning=pruning, maps=maps)
+        done = prepared.replaced(after).noting("sparsification", before)
+        return with_mask(done, self.order) if self.mask else done
 
     @property
     def _blocks(self) -> tuple[Triple, Triple]:
@@ -171,7 +174,7 @@ def _single(tensors: Arrays, wanted: int) -> Arrays:
 
 
 def _rows(tensors: Arrays, wanted: int, axes: Mapping[str, int] | None = None) -> Arrays:
-    """Return the changed matrices, with rows (indices of the first dimension or of that in ``axes``) set to 0."""
+    """Return the changed matrices, with rows (indices of the first dimension, or of the one in ``axes``) set to 0."""
     turned = {name: np.moveaxis(array, (axes or {}).get(name, 0), 0) for name, array in tensors.items()}
     found = small_rows(turned, wanted)
     out: dict[str, Array] = {}

@@ -130,7 +130,7 @@ class _Undecided:
 
 
 def thresholds(tensors: Mapping[str, Array], wanted: int) -> dict[str, np.floating[Any]]:
-    """Return the magnitude up to which parameters of each tensor become 0, with at least ``wanted`` nonzero parameters.
+    """Return the magnitude, for each tensor, up to which parameters become 0; ``wanted`` or more of them were nonzero.
 
     A threshold is ``|mean| + delta * standard deviation`` of the tensor, with the smallest sufficient delta.
     """
@@ -246,7 +246,7 @@ def small_blocks(tensors: Mapping[str, Array], wanted: int, block: Triple) -> di
 
 
 def small_of_superblocks(array: Array, ratio: float, block: Triple, superblock: Triple) -> Mask:
-    """Return the mask of the blocks of one tensor so that the ratio of each superblock is 0."""
+    """Return the mask of blocks of one tensor whose removal sets the given ratio of each superblock to 0."""
     grid = Blocks(array.shape, block)
     a, b, c = (whole // (part or 1) for part, whole in zip(block, superblock, strict=True))
     blocks = Blocks(grid.counts, (a, b, c))  # blocks of which a superblock consists

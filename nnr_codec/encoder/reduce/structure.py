@@ -55,10 +55,10 @@ def divided(block: Triple, superblock: Triple) -> None:
     """Raise EncodeError unless blocks divide superblocks and have at most 4096 items."""
     if any(whole % part if part else whole for part, whole in zip(block, superblock, strict=True)):
         raise EncodeError(
-            Option("reduce"), f": blocks of {_told(block)} do not divide superblocks of {_told(superblock)}"
+            Option("reduce"), f": blocks of {_text(block)} do not divide superblocks of {_text(superblock)}"
         )
     if prod(block) > ITEMS:
-        raise EncodeError(Option("reduce"), f": blocks of {_told(block)} have more than {ITEMS} items")
+        raise EncodeError(Option("reduce"), f": blocks of {_text(block)} have more than {ITEMS} items")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Blocks:
 
     @property
     def sizes(self) -> Triple:
-        """Extents of a complete block, at most those of the tensor."""
+        """Extents of a complete block, at most the extents of the tensor."""
         a, b, c = (min(part or whole, whole) for part, whole in zip(self.block, reshaped(self.shape), strict=True))
         return a, b, c
 
@@ -138,5 +138,5 @@ class Blocks:
         return number.reshape(-1)
 
 
-def _told(extents: Triple) -> str:
+def _text(extents: Triple) -> str:
     return "x".join(str(extent) if extent else "all" for extent in extents)

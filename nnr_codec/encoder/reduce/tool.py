@@ -10,10 +10,12 @@ from ...config import EncoderConfig
 from ...errors import EncodeError, Option
 from ...model import Block, Model, Wiring
 from ...reduction_steps import Step
-from ..prepared import Prepared
+from ..prepared import Prepared, PruningInfo
 
 #: Fields of Block with names of tensors other than the weight.
 MEMBERS = ("bias", "beta", "gamma", "mean", "var", "scale")
+#: Orders of the bits of a mask: by rows, by columns.
+ORDERS = ("row", "column")
 
 
 class ReductionTool(Protocol):
@@ -63,6 +65,20 @@ def within(name: str, value: float | None, low: float, high: float = inf) -> Non
     if value is not None and not low <= value <= high:
         where = f"less than {low:g}" if high == inf else f"outside {low:g}..{high:g}"
         raise EncodeError(Option("reduce"), f": {name} {value} is {where}")
+
+
+def check_order(tool: str, order: str, *, has_mask: bool) -> None:
+    """Raise EncodeError for an unknown order of bits, and for an order without a mask."""
+    if order not in ORDERS:
+        raise EncodeError(Option("reduce"), f": {tool} has no order {order!r}; choose from {', '.join(ORDERS)}")
+    if order != ORDERS[0] and not has_mask:
+        raise EncodeError(Option("reduce"), f": order requires {tool}(mask=true){' or form=mask' * (tool == 'prune')}")
+
+
+def with_mask(prepared: Prepared, order: str) -> Prepared:
+    """Return the model with a mask of its nonzero parameters; one order applies to all masks."""
+    info = prepared.pruning or PruningInfo()
+    return replace(prepared, pruning=replace(info, sparse=True, by_column=info.by_column or order == ORDERS[1]))
 
 
 def members(block: Block) -> list[str]:

@@ -6,7 +6,7 @@ After Lin, Jiang and others, *Efficient Micro-Structured Weight Unification and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Unify:
-    """Replace the magnitudes of the nonzero parameters of a block by their mean, in the blocks with the smallest error.
+    """Unification: the nonzero parameters of the blocks with the smallest error get the mean magnitude of their block.
 
     The error of a block is the root mean square of the changes of its nonzero parameters. Blocks of all tensors are
     unified in the order of their errors.
@@ -90,11 +90,10 @@ class Unify:
             for part in grid:
                 array = part.unified(array, next(masks))
             unified[name] = array
-        maps = prepared.maps.noting("unification")
-        return replace(prepared.replaced(unified), maps=maps)
+        return prepared.replaced(unified).noting("unification", unified)
 
     def threshold_at(self, prepared: Prepared, ratio: float) -> float:
-        """Return the threshold that unifies the same blocks as a ratio; errors are those of :meth:`apply`."""
+        """Return the threshold that unifies the same blocks as a ratio; raises the errors of :meth:`apply`."""
         parts = [part for grid in self._grids(prepared).values() for part in grid]
         errors = [part.errors[chosen] for part, chosen in zip(parts, _least(parts, ratio), strict=True)]
         return float(np.concatenate([*errors, np.zeros(1)]).max())

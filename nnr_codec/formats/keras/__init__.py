@@ -71,7 +71,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
-    """Read the configuration of a model; errors are those of :func:`load`, and FormatError if there is none."""
+    """Read the configuration of a model; raises the errors of :func:`load`, and FormatError if there is none."""
     budget = Budget(limits)
     with archive.parts(source, limits, budget) as found:
         contents = hdf5.Contents()
@@ -94,7 +94,7 @@ def wiring(topology: Topology) -> Wiring:
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write a model to a path in the format of its extension; errors are those of :func:`write`, and
+    """Write a model to a path in the format of its extension; raises the errors of :func:`write`, and
     FileExistsError."""
     plan = writing.plan(model, path.name.lower())
     with output_file(path, overwrite=overwrite) as file:
@@ -134,7 +134,8 @@ def _topology(found: KerasWeights, contents: hdf5.Contents) -> Topology | None:
 
 
 def _report(what: str, left_out: list[str], strict: bool) -> None:
-    message = f"{len(left_out)} {what}: {', '.join(left_out[:8])}"
+    more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
+    message = f"{what}: {', '.join(left_out[:8])}{more}"
     if left_out and strict:
         raise FormatError(message)
     if left_out:

@@ -188,7 +188,7 @@ def _weights(
     _, name, extra = _LOCAL_HEADER.unpack(head)
     start = info.header_offset + _LOCAL_HEADER.size + name + extra
     if start + info.file_size > file.seek(0, os.SEEK_END) or info.file_size != info.compress_size:
-        raise FormatError(f"{WEIGHTS} is larger than the archive")
+        raise FormatError(f"the declared size of {WEIGHTS} is wrong")
     return KerasWeights(file, start, info.file_size)
 
 
@@ -203,7 +203,7 @@ def is_beside(metadata: Mapping[str, str]) -> bool:
 
 
 def members(metadata: Mapping[str, str], config: bytes) -> dict[str, bytes | None]:
-    """Return the members to write, in order; None for the weights. FormatError for malformed metadata."""
+    """Return the members to write, in order; None for the weights. Raise FormatError for malformed metadata."""
     beside = from_metadata(_FORMAT, metadata)
     if CONFIG in beside or WEIGHTS in beside:
         raise FormatError(f"metadata contains {CONFIG} or {WEIGHTS}, which topology and tensors define")

@@ -67,7 +67,7 @@ def _list(shape: tuple[int, ...] | None) -> list[int] | None:
 
 
 def from_metadata(metadata: Mapping[str, str], config: bytes | None) -> dict[str, dict[str, Attribute]]:
-    """Return the attributes to write; ``config`` is the topology. FormatError for malformed metadata."""
+    """Return the attributes to write; ``config`` is the topology. Raise FormatError for malformed metadata."""
     if _KEY not in metadata:
         return {}
     try:
@@ -80,7 +80,7 @@ def from_metadata(metadata: Mapping[str, str], config: bytes | None) -> dict[str
     for path, values in groups.items():
         what = f"metadata {_KEY!r}, {path[:80]!a}"
         if len(values) > _MAX_ATTRIBUTES:
-            raise FormatError(f"{what}: {len(values):,} attributes; at most {_MAX_ATTRIBUTES:,} are supported")
+            raise FormatError(f"{what} has {len(values):,} attributes; at most {_MAX_ATTRIBUTES:,} are supported")
         own = None if path else config
         found[path] = {name: _attribute(name, value, own, what) for name, value in values.items()}
     return found
@@ -93,7 +93,7 @@ def _attribute(name: str, value: Any, config: bytes | None, what: str) -> Attrib
     kind, shape, values = ["utf8", [], [value]] if isinstance(value, str) else _three(value, what)
     if values is None and name == _CONFIG and shape == []:
         if config is None:
-            raise FormatError("an .h5 file requires the configuration of the model; give it with --topology")
+            raise FormatError("an .h5 file requires the configuration of the model; give it (topology=, --topology)")
         values = [text_of(config, what)]
     if not isinstance(kind, str) or not (shape is None or _is_shape(shape)):
         raise FormatError(f"{what}: neither a string nor a list of type, shape and values")
@@ -114,7 +114,9 @@ def _attribute(name: str, value: Any, config: bytes | None, what: str) -> Attrib
     else:
         raise FormatError(f"{what}: unknown type {kind[:40]!a}")
     if count * type_.size > _MAX_BYTES:
-        raise FormatError(f"{what}: {count * type_.size:,} bytes; an attribute has at most {_MAX_BYTES:,}")
+        raise FormatError(
+            f"{what}: the value has {count * type_.size:,} bytes; an attribute has at most {_MAX_BYTES:,}"
+        )
     return Attribute(type_, extents, values)
 
 

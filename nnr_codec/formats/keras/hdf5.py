@@ -9,6 +9,7 @@ rejected. No byte is parsed twice, which bounds the work.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -202,7 +203,7 @@ class _Hdf5Reader:
         for node, _ in self._tree(tree, 0, 8, what):
             fields = MessageReader(self._read(node, 8), what)
             if fields.bytes(5)[:4] != b"SNOD":
-                raise FormatError(f"{what}: damaged")
+                raise FormatError(f"{what}: the structure is damaged")
             fields.bytes(1)
             entries = fields.number(2)
             fields = MessageReader(self._read(node + 8, entries * _SNOD_ENTRY), what)
@@ -218,15 +219,16 @@ class _Hdf5Reader:
                 size = len(path.encode()) + 1 + len(name.encode())
                 self._limits.check("max_name_bytes", size, f"bytes of a path in {what}")
                 links.append((target, name))
-        if len({name for _, name in links}) < len(links):
-            raise FormatError(f"{what}: two members have the same name")
+        counts = Counter(name for _, name in links)
+        if len(counts) < len(links):
+            raise FormatError(f"{what}: two members have the same name {counts.most_common(1)[0][0][:80]!a}")
         return links
 
     def _names(self, address: int, what: str) -> bytes:
         """Return the local heap of a group, which contains its names."""
         fields = MessageReader(self._read(address, 32), what)
         if fields.bytes(8) != b"HEAP\0\0\0\0":
-            raise FormatError(f"{what}: damaged")
+            raise FormatError(f"{what}: the structure is damaged")
         size = fields.number(8)
         fields.bytes(8)
         return self._read(fields.number(8), size)
@@ -241,10 +243,10 @@ class _Hdf5Reader:
                 continue
             fields = MessageReader(self._read(address, _TREE_HEAD), what)
             if fields.bytes(4) != b"TREE" or fields.number(1) != kind:
-                raise FormatError(f"{what}: damaged")
+                raise FormatError(f"{what}: the structure is damaged")
             own, entries = fields.number(1), fields.number(2)
             if own > level:
-                raise FormatError(f"{what}: damaged")
+                raise FormatError(f"{what}: the structure is damaged")
             fields = MessageReader(self._read(address + _TREE_HEAD, entries * (key + 8)), what)
             nodes = [(fields.bytes(key), fields.number(8)) for _ in range(entries)]
             waiting.extend((target, own - 1, before) for before, target in reversed(nodes))
@@ -267,7 +269,7 @@ class _Hdf5Reader:
         place, nbytes = layout(parts[LAYOUT].fields(what), len(shape), what), elements * kind.size
         pipeline = filters(parts[FILTERS].fields(what), what) if FILTERS in parts else ()
         if pipeline and place.chunk is None:
-            raise FormatError(f"{what}: filters without chunks")
+            raise FormatError(f"{what}: the dataset has filters but no chunks")
         if place.chunk is not None:
             chunks = self._chunks(place, shape, kind.size, pipeline, what)
             return StoredItems(stored, shape, 0, nbytes, 0, kind.big_endian, None, place.chunk, chunks)
@@ -280,7 +282,8 @@ class _Hdf5Reader:
             raise FormatError(f"{what}: the dataset has no items, because they were never written")
         if place.size != nbytes or place.address > self._size - nbytes:
             raise FormatError(
-                f"{what}: {place.size:,} bytes, or outside the file; {stored} of shape {shape} requires {nbytes:,}"
+                f"{what}: the data has {place.size:,} bytes or is outside the file;"
+                f" {stored} of shape {shape} requires {nbytes:,}"
             )
         return StoredItems(stored, shape, self._base + place.address, nbytes, 0, kind.big_endian)
 

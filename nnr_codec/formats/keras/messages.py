@@ -210,7 +210,7 @@ def layout(fields: MessageReader, rank: int, what: str) -> DatasetLayout:
     """Read the location of the items."""
     version, kind = fields.number(1), fields.number(1)
     if version != 3:
-        raise FormatError(f"{what}: layout version {version}, such as of virtual datasets, is not supported")
+        raise FormatError(f"{what}: layout version {version}, used for example by virtual datasets, is not supported")
     if kind == 0:
         return DatasetLayout(inline=fields.bytes(fields.number(2)))
     if kind == 1:
@@ -221,7 +221,7 @@ def layout(fields: MessageReader, rank: int, what: str) -> DatasetLayout:
     address = fields.number(8)
     chunk = tuple(fields.number(4) for _ in range(dimensions))[:-1]
     if len(chunk) != rank or not rank or 0 in chunk:
-        raise FormatError(f"{what}: chunks of shape {chunk} in {rank} dimensions")
+        raise FormatError(f"{what}: chunks have shape {chunk}, but the dataset has {rank} dimensions")
     return DatasetLayout(address, chunk=chunk)
 
 

@@ -49,7 +49,9 @@ class KerasPlan:
 
 
 def plan(model: Model, name: str) -> KerasPlan:
-    """Plan the file for a model under a name with an extension; a FormatWarning lists the losses.
+    """Plan the Keras file for a model; the file extension of ``name`` selects the format.
+
+    A FormatWarning lists lost information.
 
     Raises FormatError if the file cannot represent the model, MissingDependencyError if h5py is not installed.
     """
@@ -106,7 +108,7 @@ def to_stream(model: Model, plan: KerasPlan, file: BinaryIO) -> None:
 
 
 def _is_whole(config: bytes) -> bool:
-    """Return whether the configuration is that of a model as Keras 3 writes it."""
+    """Return whether the configuration describes a model as Keras 3 writes it."""
     try:
         value = json.loads(config)
     except (ValueError, RecursionError):

@@ -5,16 +5,19 @@ kept byte for byte (ISO/IEC 15938-17:2024, Annex A); only the shapes of pruned t
 Variables whose labels differ only in case share one tensor (NNEF 1.0, 4.1.3), keyed by the first spelling.
 
 Other header fields of a tensor file (item type and width, parameters, reserved bytes) are stored in the metadata, under
-``nnef:`` and the label, if they differ from the default header.
+``nnef:`` and the label, if they differ from the default header. In other formats, which do not interpret them, items of
+NNEF 1.0 to 1.0.2 that stand for numbers are written as these numbers (:func:`with_numbers`).
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO
@@ -36,7 +39,7 @@ from .labels import GRAPH, QUANT, is_hidden, label_paths, present_paths
 from .lexer import check_text
 from .quant import doubtful, identifiers_of, read_quantization
 from .tar import Output, gzipped, write_tar
-from .tensorfile import HEADER_SIZE, TensorFileHeader, header_of, read_data, read_header, write_tensor
+from .tensorfile import HEADER_SIZE, TensorFileHeader, header_of, parse_header, read_data, read_header, write_tensor
 from .tree import Variable
 
 NAME = "nnef"
@@ -53,6 +56,8 @@ _GZIPPED = (".tgz", ".tar.gz")
 #: Kinds of arrays permitted for variables; integers may become booleans.
 _KINDS = {"scalar": "fiu", "integer": "iu", "logical": "biu"}
 _HEADER_KEY = "nnef:"
+#: Keys of metadata with the header of a tensor file, by format.
+_HEADER_KEYS = {NAME: _HEADER_KEY + "{}", "skriptnd": "skriptnd:{}.dat"}
 
 
 class NnefTensors(Mapping[str, Array]):
@@ -107,13 +112,69 @@ class NnefTensors(Mapping[str, Array]):
         return len(self._files)
 
 
+class _Numbers(Mapping[str, Array]):
+    """Tensors; on each access, a tensor with a header is converted to the numbers that its items stand for."""
+
+    def __init__(self, tensors: Mapping[str, Array], headers: Mapping[str, TensorFileHeader]) -> None:
+        self._tensors, self._headers = tensors, headers
+
+    def __getitem__(self, name: str) -> Array:
+        array = self._tensors[name]
+        return self._headers[name].dequantized(array) if name in self._headers else array
+
+    def announce(self, names: Iterable[str]) -> None:
+        """Announce the names that will be read, in this order."""
+        announce(Model(self._tensors), names)
+
+    def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Return the dtype and shape of a tensor, without reading it if possible."""
+        dtype, shape = described(Model(self._tensors), name)
+        return (self._headers[name].numbers if name in self._headers else dtype), shape
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+def with_numbers(model: Model, target: str) -> Model:
+    """Return a model for a format, in which items of types 0x10 and 0x11 are the numbers they stand for.
+
+    Tensor files of this format itself keep their items. Tensors of item types of vendors remain bytes; a FormatWarning
+    lists them.
+    """
+    headers, vendors, metadata = {}, [], dict(model.metadata)
+    forms = [form for name, form in _HEADER_KEYS.items() if name != target]
+    for name, form in itertools.product(model.tensors, forms):
+        key = form.format(name)
+        if (text := metadata.get(key)) is None:
+            continue
+        dtype, shape = described(model, name)
+        try:
+            header = parse_header(shape, text)
+        except FormatError:
+            continue  # not metadata of this module, or of a tensor that was changed
+        if not header.holds(dtype):
+            continue
+        if header.range:
+            headers[name] = header
+            del metadata[key]
+        elif header.vendor_length:
+            vendors.append(name)
+    _warn("tensors of item types of vendors are written as bytes", vendors, depth=2)
+    if not headers:
+        return model
+    return replace(model, tensors=_Numbers(model.tensors, headers), metadata=metadata)
+
+
 def recognise(source: Path | BinaryIO) -> bool:
     """Return whether the source is a directory with a ``graph.nnef``, or starts like a tar, gzipped tar or graph."""
     return is_container(source)
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
-    """Read the texts of an NNEF model without its tensor files; errors are those of :func:`load`."""
+    """Read the texts of an NNEF model without its tensor files; raises the errors of :func:`load`."""
     texts = open_container(source, limits).texts
     parse_graph(texts[GRAPH], limits)
     if QUANT in texts:
@@ -171,9 +232,9 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     _warn("files that do not belong to the model are left out", strangers)
     told = {variable.label.casefold() for variable in graph.variables if variable.identifier in quantized}
     untold = [name for name in files if headers[files[name][0]].is_quantized and name.casefold() not in told]
-    _warn(f"integers in scalar variables without an entry in {QUANT}", untold)
+    _warn(f"scalar variables contain integers, but have no entry in {QUANT}", untold)
     metadata = {
-        _HEADER_KEY + label: header.fields.hex()
+        _HEADER_KEY + label: header.text
         for name, labels in groups.items()
         for label in labels
         if not (header := headers.get(paths[label], headers[files[name][0]])).is_written
@@ -182,7 +243,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write an NNEF model: a tar or gzipped tar for such a file extension, else a directory.
+    """Write an NNEF model to a tar or gzipped tar, if the file extension selects one, or to a folder.
 
     Raises
     ------
@@ -204,7 +265,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 
 
 def write(model: Model, file: BinaryIO) -> None:
-    """Write an NNEF model as a plain tar to a file that need not be seekable; errors are those of :func:`save`."""
+    """Write an NNEF model as a plain tar to a file that need not be seekable; raises the errors of :func:`save`."""
     write_tar(file, _outputs(model))
 
 
@@ -226,11 +287,12 @@ def wiring(topology: Topology) -> Wiring:
         lambda: find_blocks(flow(read)),
         {label: _KINDS[variable.dtype] for label, variable in first.items()},
         ignores_case=True,
+        places={label: f"{GRAPH}:{read.line(variable)}" for label, variable in first.items()},
     )
 
 
 def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
-    """Return the channels that could be removed (:mod:`.channels`); ``shapes`` replaces declared shapes.
+    """Return the removable channels (:mod:`nnr_codec.topology.channels`); ``shapes`` replaces declared shapes.
 
     Raises FormatError for a malformed text, LimitError beyond the limits.
     """
@@ -274,7 +336,7 @@ def _headers(
 def _check_fit(header: TensorFileHeader, variable: Variable, graph: NnefGraph, path: str) -> None:
     if header.shape != variable.shape:
         raise FormatError(f"{path} has shape {header.shape}; {GRAPH}:{graph.line(variable)} says {variable.shape}")
-    if header.data_type != variable.dtype:
+    if header.data_type not in ("", variable.dtype):
         raise FormatError(
             f"{path} contains {header.dtype}, which is {header.data_type} data; {GRAPH}:{graph.line(variable)} says"
             f" {variable.dtype} (NNEF 1.0.3, 5.2.1)"

@@ -1,8 +1,8 @@
 """Semantic check of an NNEF document: extensions, declarations and identifiers (NNEF 1.0.3, 3.3).
 
-Expressions are checked by :mod:`infer`, invocations by :mod:`invoke`. The results are added to a
-:class:`~.rules.Findings`. Fragments are checked as written, not for each invocation. Shapes are not propagated through
-operations, because that requires executing the graph.
+Expressions are checked by :mod:`infer`, invocations by :mod:`invoke`. The results are added to
+:class:`~nnr_codec.formats.findings.ModelFindings`. Fragments are checked as written, not for each invocation;
+:mod:`dataflow` expands them and checks shapes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import graphlib
 import re
 from collections.abc import Iterator, Sequence
 
+from ..findings import ModelFindings
 from .invoke import Invoker, standard
 from .lexer import PRIMITIVES, Text
 from .operations import later_operations
 from .parser import assignment_of
-from .rules import ModelFindings
 from .tree import (
     Array,
     Assignment,
@@ -232,7 +232,9 @@ class Checker(Invoker):
                 self.scope.setdefault(name, type_)
             case Array(items=items):
                 if isinstance(value, Array) and len(value.items) != len(items):
-                    self.tell("target-structure", f"{len(value.items)} items for {len(items)} identifiers", target)
+                    self.tell(
+                        "target-structure", f"{len(value.items)} items are assigned to {len(items)} identifiers", target
+                    )
                 elif type_ is not None and not isinstance(type_, ArrayOf):
                     self.tell("target-structure", f"an array is assigned {spelled(type_)}", target)
                 for item in items:

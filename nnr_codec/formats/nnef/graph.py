@@ -52,15 +52,18 @@ def parse_graph(data: bytes, limits: Limits | None = None, source: str = "graph.
         The document exceeds the limits.
     """
     limits = limits or Limits()
-    document = parse(data, limits, source)
-    text = Text(data, source, "4.1.3")
+    return read_graph(parse(data, limits, source), Text(data, source, "4.1.3"), limits)
+
+
+def read_graph(document: Document, text: Text, limits: Limits) -> NnefGraph:
+    """Read the variables of a parsed document; raises the errors of :func:`parse_graph`."""
     for fragment in document.fragments:
         for _, call in _variables(fragment.body or ()):
             text.fail(
                 f"fragment {fragment.name.name!r} contains a variable; only the graph may contain variables", call.start
             )
     variables: list[Variable] = []
-    what = f"variables of {source}"
+    what = f"variables of {text.source}"
     for identifier, call in _variables(document.graph.body):
         limits.check("max_names", len(variables) + 1, what)
         if isinstance(call, Variable):
@@ -123,7 +126,7 @@ def _variables(body: Sequence[Assignment | Variable]) -> Iterator[tuple[str, Inv
 def _variable(identifier: str, call: Invocation, text: Text, limits: Limits) -> Variable:
     dtype = call.generic or "scalar"
     if dtype not in DATA_TYPES:
-        text.fail(f"a variable of {dtype!r}; the type must be {', '.join(DATA_TYPES)}", call.start)
+        text.fail(f"a variable has type {dtype!r}; the type must be {', '.join(DATA_TYPES)}", call.start)
     arguments = _arguments(call, text)
     if len(arguments) < len(_PARAMETERS):
         text.fail("a variable requires shape and label", call.start)
@@ -139,7 +142,7 @@ def _arguments(call: Invocation, text: Text) -> dict[str, Expression]:
             if named:
                 text.fail("positional arguments must precede named ones", argument.start, "3.3.2")
             if len(arguments) == len(_PARAMETERS):
-                text.fail("a variable has two parameters", argument.start)
+                text.fail("a variable has more than two arguments", argument.start)
             name = _PARAMETERS[len(arguments)]
         else:
             named, name = True, argument.name.name

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from ..findings import ModelFindings
 from .lexer import PRIMITIVES, Text
-from .rules import ModelFindings
 from .tree import (
     Array,
     Builtin,
@@ -108,7 +108,7 @@ class Inference(ABC):
 
     def expect(self, given: Type, wanted: Type, node: SyntaxNode) -> None:
         if not castable(given, wanted):
-            self.tell("expression-type", f"{spelled(given)} where {spelled(wanted)} is expected", node)
+            self.tell("expression-type", f"expected {spelled(wanted)}, got {spelled(given)}", node)
 
     def unify(self, one: Type, other: Type, node: SyntaxNode) -> Type:
         type_, found = common(one, other)

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...errors import FormatError
+from ..findings import ModelFindings
 from .constants import DATA_TYPES, MAX_EXTENT, MAX_RANK, Value, evaluate
 from .infer import Inference, literal_type
 from .labels import is_legal
 from .lexer import PRIMITIVES, Text
-from .operations import GRAPH_ONLY, LEAST, MODES, later_operations, operations
-from .rules import ModelFindings
+from .operations import GRAPH_ONLY, argument_fault, later_operations, operations
 from .tree import Argument, Array, Expression, Fragment, Identifier, Invocation, Literal, Unary
 from .types import GENERIC, SHAPE, Type, candidates, castable, declared, is_attribute, spelled, substitute, tuple_of
 
@@ -67,7 +67,7 @@ def standard() -> Mapping[str, Signature]:
 
 
 class Invoker(Inference):
-    """Matcher of invocations and declarations; ``variables`` are those found in the body of the graph."""
+    """Matcher of invocations and declarations; ``variables`` are the variables found in the body of the graph."""
 
     def __init__(self, fragments: Iterable[Fragment], text: Text, findings: ModelFindings, vendor: set[str]) -> None:
         super().__init__(text, findings, vendor)
@@ -123,7 +123,7 @@ class Invoker(Inference):
         operation = signature.fragment.name.name
         if argument.name is None:
             if named:
-                self.tell("argument-order", "a positional argument after a named one", argument)
+                self.tell("argument-order", "a positional argument follows a named argument", argument)
                 return ""
             if position >= len(signature.names):
                 count = len(signature.names)
@@ -172,7 +172,7 @@ class Invoker(Inference):
             if not fragment.generic:
                 self.tell("generic-argument", f"{name} is not generic", call)
             elif call.generic == GENERIC and not self.generic:
-                self.tell("generic-argument", "'?' outside a generic fragment", call)
+                self.tell("generic-argument", "'?' is used outside a generic fragment", call)
             elif call.generic not in (GENERIC, *PRIMITIVES):
                 self.tell("generic-argument", f"{call.generic!r} is not a primitive type", call)
             else:
@@ -224,18 +224,9 @@ class Invoker(Inference):
             self.check_update(given["variable"][0].value)
 
     def check_value(self, name: str, parameter: str, value: Expression) -> None:
-        modes, clause = MODES.get((name, parameter), ((), ""))
-        if modes and isinstance(value, Literal) and isinstance(value.value, str) and value.value not in modes:
-            message = f"unknown {parameter} {value.value[:40]!a} of {name}; choose one of {', '.join(modes)}"
-            self.tell("argument-value", message, value, clause)
-        if parameter not in LEAST or name in ("reshape", "variable"):
-            return
-        least, clause = LEAST[parameter]
-        items = _integers(value)
-        if any(item < least for item in items):
-            self.tell("argument-value", f"{parameter} of {name} must be at least {least}", value, clause)
-        if parameter == "axes" and len(set(items)) < len(items):
-            self.tell("argument-value", f"axes of {name} must be distinct", value, clause)
+        given = value.value if isinstance(value, Literal) and isinstance(value.value, str) else _integers(value)
+        if fault := argument_fault(name, parameter, given):
+            self.tell("argument-value", fault[0], value, fault[1])
 
     def check_constant(self, shape: Expression, value: Expression) -> None:
         if isinstance(value, Array) and isinstance(shape, Array) and len(_integers(shape)) == len(shape.items):

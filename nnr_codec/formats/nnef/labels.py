@@ -15,8 +15,8 @@ The following labels are rejected:
 * labels with characters that NNEF does not permit; permitted are ``[A-Za-z0-9_-./\\]`` (NNEF 1.0, 4.1.3);
 * labels with a component that is empty or consists of dots, where ``\\`` separates components like ``/``, or with a
   component longer than 255 bytes in the portable path;
-* labels whose path collides on some system with that of another label, of ``graph.nnef`` or of ``graph.quant``, as a
-  file or a folder, unless the labels differ only in case and so share their data (4.1.3).
+* labels whose path collides on some system with the path of another label, with ``graph.nnef`` or ``graph.quant``, as
+  a file or a folder, unless the labels differ only in case and so share their data (4.1.3).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def label_path(label: str) -> str:
 
 
 def portable_path(label: str) -> str:
-    """Return the path that is valid on every system; errors are those of :func:`label_path`."""
+    """Return the path that is valid on every system; raises the errors of :func:`label_path`."""
     return _portable(label_path(label))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from typing import NamedTuple, NoReturn
+from typing import ClassVar, NamedTuple, NoReturn
 
 from ...errors import FormatError
 
@@ -35,7 +35,7 @@ _TOKEN = re.compile(
 
 
 class VersionError(FormatError):
-    """A document has an unsupported version of NNEF."""
+    """Unsupported version of NNEF in a document."""
 
 
 def check_text(data: bytes, source: str) -> None:
@@ -63,8 +63,11 @@ class Text:
     source : str
         Name of the document in errors.
     clause : str
-        Default clause of NNEF 1.0 in errors.
+        Default clause of :attr:`standard` in errors.
     """
+
+    #: Standard that defines the language.
+    standard: ClassVar[str] = FormatError.standard
 
     def __init__(self, data: bytes, source: str, clause: str = "3.2") -> None:
         self.data, self.source, self.clause = data, source, clause
@@ -72,12 +75,17 @@ class Text:
 
     def fail(self, message: str, offset: int, clause: str = "", kind: type[FormatError] = FormatError) -> NoReturn:
         """Raise FormatError, or a subclass, with the position of a byte offset."""
+        raise self.error(message, offset, clause, kind)
+
+    def error(self, message: str, offset: int, clause: str = "", kind: type[FormatError] = FormatError) -> FormatError:
+        """Return FormatError, or a subclass, with the position of a byte offset."""
         error = kind(message, where=self.source, clause=clause or self.clause)
         error.line, error.column = self.place(offset)
-        raise error
+        error.standard = self.standard
+        return error
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Return line and column, in characters from 1, of a byte offset; cheap near the previous one."""
+        """Return line and column, in characters from 1, of a byte offset; fast near the offset of the last call."""
         at, line, column = self._last
         sign, low, high = (1, at, offset) if at <= offset else (-1, offset, at)
         if lines := self.data.count(b"\n", low, high):
@@ -107,9 +115,16 @@ class Lexer(Text):
     The first token is the one at or after the byte offset ``start``.
     """
 
+    #: Expression with a group for each kind of token; ``bad`` matches if no other group does.
+    pattern: ClassVar[re.Pattern[bytes]] = _TOKEN
+    #: Clause that defines the tokens.
+    lexical_clause: ClassVar[str] = "3.1"
+
     def __init__(self, data: bytes, source: str, clause: str = "3.2", start: int = 0) -> None:
         super().__init__(data, source, clause)
         self.last_end = 0
+        #: Offset where the text ends for the lexer.
+        self.stop = len(data)
         self._tokens = 0
         # The last token read ahead, and the end of the token before it.
         self._ahead: Token | None = None
@@ -118,14 +133,13 @@ class Lexer(Text):
 
     def lex(self, position: int) -> Token:
         """Return the first token at or after a byte position."""
-        match = _TOKEN.match(self.data, position)
-        # `bad` matches if no other group does.
+        match = self.pattern.match(self.data, position, self.stop)
         kind = match.lastgroup if match else None
         if match is None or kind is None or kind == "bad":
             start = match.end() if match else position
             character = self.data[start : start + 4].decode("utf-8", "ignore")[:1]
             what = "an unterminated string" if character in "'\"" else f"unexpected character {character!a}"
-            self.fail(what, start, "3.1")
+            self.fail(what, start, self.lexical_clause)
         return tuple.__new__(
             Token, (kind, match[kind].decode(), match.start(kind), match.end())
         )  # twice as fast as Token()

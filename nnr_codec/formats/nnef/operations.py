@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .parser import parse_fragments
 from .tree import Fragment
@@ -141,6 +141,27 @@ LEAST: Mapping[str, tuple[int, str]] = {
     "output_size": (1, "4.6"),
     "sampling_rate": (1, "4.6"),
 }
+
+
+def argument_fault(operation: str, parameter: str, value: object) -> tuple[str, str] | None:
+    """Return a description of a forbidden argument of an operation, and the clause; None if it is permitted.
+
+    Strings are compared with :data:`MODES`, and an integer or a sequence of integers with :data:`LEAST`.
+    """
+    if isinstance(value, str):
+        modes, clause = MODES.get((operation, parameter), ((), ""))
+        if modes and value not in modes:
+            return f"unknown {parameter} {value[:40]!a} of {operation}; choose one of {', '.join(modes)}", clause
+    if parameter not in LEAST or operation in ("reshape", "variable") or (operation, parameter) == ("slice", "stride"):
+        return None
+    least, clause = LEAST[parameter]
+    items = value if isinstance(value, Sequence) else (value,)
+    numbers = [item for item in items if isinstance(item, int)]
+    if any(number < least for number in numbers):
+        return f"{parameter} of {operation} must be at least {least}", clause
+    if parameter == "axes" and len(set(numbers)) < len(numbers):
+        return f"axes of {operation} must be distinct", clause
+    return None
 
 
 @functools.cache

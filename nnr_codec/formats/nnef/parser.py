@@ -111,7 +111,7 @@ def parse(data: bytes, limits: Limits | None = None, source: str = "graph.nnef")
 
 
 def parse_fragments(data: bytes, limits: Limits | None = None, source: str = "stdlib.nnef") -> tuple[Fragment, ...]:
-    """Parse a text of fragments only, such as a library of operations; errors are those of :func:`parse`."""
+    """Parse a text of fragments only, such as a library of operations; raises the errors of :func:`parse`."""
     parser = _parser(data, limits, source)
     fragments = parser.fragments()
     parser.end()
@@ -121,7 +121,7 @@ def parse_fragments(data: bytes, limits: Limits | None = None, source: str = "st
 def parse_quantization(
     data: bytes, limits: Limits | None = None, source: str = "graph.quant"
 ) -> tuple[QuantEntry, ...]:
-    """Parse a quantization file, with any line structure; errors are those of :func:`parse`."""
+    """Parse a quantization file, with any line structure; raises the errors of :func:`parse`."""
     parser = _parser(data, limits, source)
     parser.clause = "5.3"
     entries = []

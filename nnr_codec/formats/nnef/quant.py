@@ -1,7 +1,7 @@
 """Reader of ``graph.quant`` (NNEF 1.0.3, 5.3 and 7), the quantization of tensors of the graph.
 
-The text is stored unchanged; this module checks its syntax. Entries may have any line structure and comments as in a
-graph, as in the parser of Khronos. Operations and their arguments are checked by :mod:`validate`.
+The text is stored unchanged; this module checks its syntax. As in the parser of Khronos, entries may have line breaks
+anywhere, and comments as in a graph. Operations and their arguments are checked by :mod:`validate`.
 """
 
 from __future__ import annotations

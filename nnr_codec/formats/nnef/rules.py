@@ -1,28 +1,8 @@
-"""Rules for NNEF models, and reports of findings (NNEF 1.0.3, chapter 6)."""
+"""Rules for NNEF models (NNEF 1.0.3, chapter 6)."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
-
-#: Maximum number of reported findings per rule; a text can have one for every few of its bytes.
-MOST = 100
-
-# Names in messages may be as long as the text.
-_LONGEST = 400
-
-Severity = Literal["violation", "warning", "note"]
-
-
-class ModelRule(NamedTuple):
-    """Rule: id, clause of NNEF 1.0.3, severity of a violation, and text."""
-
-    id: str
-    clause: str
-    severity: Severity
-    text: str
-
+from ..findings import ModelRule
 
 _RULES = (
     # The document
@@ -34,7 +14,9 @@ _RULES = (
     ModelRule("fragment-extension", "3.2.2", "violation", "Fragments require KHR_enable_fragment_definitions."),
     ModelRule("operator-extension", "3.2.3", "violation", "Expressions require KHR_enable_operator_expressions."),
     # Declarations
-    ModelRule("fragment-unique", "3.3.2", "violation", "Fragments have unique names other than those of operations."),
+    ModelRule(
+        "fragment-unique", "3.3.2", "violation", "Fragments have unique names that differ from the names of operations."
+    ),
     ModelRule("parameter-unique", "3.3.2", "violation", "Parameters and results of a declaration have unique names."),
     ModelRule("tensors-first", "3.3.2", "violation", "Parameters of tensor type precede attributes."),
     ModelRule("result-type", "3.3.2", "violation", "Results of a fragment are tensors with a data type."),
@@ -79,8 +61,40 @@ _RULES = (
     ),
     ModelRule("argument-type", "3.3.1", "violation", "An argument can be cast to the type of its parameter."),
     ModelRule("expression-type", "3.3.3", "violation", "Operands of an expression have permitted types."),
-    ModelRule("argument-value", "4", "violation", "Literal arguments have permitted values."),
+    ModelRule("argument-value", "4", "violation", "Arguments have permitted values."),
+    ModelRule(
+        "expression-value",
+        "3.3.3",
+        "violation",
+        "Subscripts are within arrays, and arrays of a loop have equal lengths.",
+    ),
     ModelRule("deprecated", "3.3.3", "warning", "shape_of and linear_quantize should not be used."),
+    # Shapes of operands
+    ModelRule("operand-rank", "4.3.1", "violation", "Operands have the rank that the operation requires."),
+    ModelRule("broadcast", "4.2.2", "violation", "In each dimension, extents of operands are equal or 1."),
+    ModelRule("item-count", "4.3", "violation", "An array of extents has an item for each dimension it applies to."),
+    ModelRule("conv-channels", "4.3.1", "violation", "The channels of a filter match the channels of the input."),
+    ModelRule("conv-groups", "4.3.1", "violation", "The number of groups divides the batch dimension of the filter."),
+    ModelRule("conv-bias", "4.3.1", "violation", "A bias has an extent other than 1 only for the channels."),
+    ModelRule("window-extent", "4.3", "violation", "A padded input holds a window, and no result is empty."),
+    ModelRule(
+        "output-shape",
+        "4.3",
+        "violation",
+        "The forward operation applied to the output_shape of a reverse operation gives the shape of its input.",
+    ),
+    ModelRule("index-shape", "4.3.3", "violation", "The index has the shape of the down-scaled tensor."),
+    ModelRule("sampling-factor", "4.3.4", "violation", "Factors of down-sampling divide the extents of the input."),
+    ModelRule("axis-range", "4.4", "violation", "Axes are dimensions of the tensor."),
+    ModelRule("reshape-volume", "4.5.1", "violation", "A reshape, or squeeze, keeps the volume."),
+    ModelRule("transpose-axes", "4.5.2", "violation", "A transposition permutes the first dimensions."),
+    ModelRule("split-ratios", "4.5.3", "violation", "The sum of the ratios divides the extent that is split."),
+    ModelRule("concat-shapes", "4.5.3", "violation", "Joined tensors differ at most in the extent of the axis."),
+    ModelRule("slice-range", "4.5.4", "violation", "A slice is within the tensor and not empty."),
+    ModelRule("roi-shape", "4.6.1", "violation", "Regions have two corners and one batch index each."),
+    ModelRule("matmul-inner", "4.7", "violation", "The inner dimensions of a product of matrices are equal."),
+    ModelRule("updated-shape", "4.8", "violation", "An update has the shape of its variable."),
+    ModelRule("shape-limit", "6", "note", "Shapes are checked if expanding fragments and loops stays within limits."),
     # Variables and their data
     ModelRule("variable-constant", "4.1.3", "violation", "Shape and label of a variable are constant."),
     ModelRule("variable-shape", "4.1.3", "violation", "A variable has at most eight extents, all positive."),
@@ -93,99 +107,23 @@ _RULES = (
         "Variables with the same label, ignoring case, have the same shape and data type.",
     ),
     ModelRule("data-missing", "5.1", "violation", "Every variable has a tensor file."),
-    ModelRule("data-file", "5.2", "violation", "A tensor file is well-formed and has an item type of Khronos."),
+    ModelRule("data-file", "5.2", "violation", "A tensor file is well-formed."),
     ModelRule("data-shape", "5.2", "violation", "A tensor file has the shape of its variable."),
     ModelRule("data-type", "5.2.1", "violation", "The items of a tensor file have the data type of its variable."),
     ModelRule("data-shared", "4.1.3", "violation", "Tensor files for the same label, ignoring case, are equal."),
+    ModelRule("vendor-data", "5.2", "note", "Items of a vendor's item type are not checked."),
     ModelRule("vendor-file", "5.1", "note", "Other files belong to vendors, or are other versions of data."),
     # Quantization
     ModelRule("quant-syntax", "5.3", "violation", "graph.quant is well-formed."),
     ModelRule("quant-unique", "5.3", "violation", "A tensor is listed once."),
     ModelRule("quant-identifier", "5.3", "violation", "Each entry is an identifier of the graph."),
-    ModelRule("quant-argument", "5.3", "violation", "A quantization has only named arguments, those of its operation."),
+    ModelRule(
+        "quant-argument",
+        "5.3",
+        "violation",
+        "A quantization has only named arguments, which are parameters of its operation.",
+    ),
     ModelRule("quant-missing", "5.2", "warning", "A tensor file of quantized items is listed."),
 )
 #: Rules by id.
 RULES = {rule.id: rule for rule in _RULES}
-
-
-@dataclass(frozen=True)
-class ModelFinding:
-    """Violated rule of an NNEF model.
-
-    Parameters
-    ----------
-    rule, clause : str
-        Id of the rule, and its clause of NNEF 1.0.3.
-    message : str
-        Description of the violation.
-    file : str
-        File in the model.
-    line, column : int
-        Position in a text, from 1; 0 if there is no single position.
-    """
-
-    rule: str
-    clause: str
-    message: str
-    file: str
-    line: int = 0
-    column: int = 0
-
-    def __str__(self) -> str:
-        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
-        return f"{place}: {self.message} ({self.rule}, NNEF {self.clause})"
-
-
-@dataclass
-class ModelReport:
-    """Result of checking an NNEF model.
-
-    Parameters
-    ----------
-    violations : list of ModelFinding
-        Violations by file and position; empty if none was detected.
-    warnings : list of ModelFinding
-        Deviations from advice of the specification, and deprecated constructs.
-    notes : list of ModelFinding
-        Vendor-specific or later constructs, which were not checked.
-    variables : int
-        Number of labels in the graph.
-    """
-
-    violations: list[ModelFinding] = field(default_factory=list)
-    warnings: list[ModelFinding] = field(default_factory=list)
-    notes: list[ModelFinding] = field(default_factory=list)
-    variables: int = 0
-
-
-class ModelFindings:
-    """Builder of a report."""
-
-    def __init__(self) -> None:
-        self.report = ModelReport()
-        self._counts: Counter[str] = Counter()
-
-    def admit(self, rule: str) -> bool:
-        """Count a finding; return whether to add it, because its rule has at most :data:`MOST`."""
-        self._counts[rule] += 1
-        return self._counts[rule] <= MOST
-
-    def add(self, rule: str, message: str, file: str, line: int = 0, column: int = 0, clause: str = "") -> None:
-        """Add an admitted finding; ``clause`` may be more precise than that of the rule."""
-        report = self.report
-        lists = {"violation": report.violations, "warning": report.warnings, "note": report.notes}
-        message = message if len(message) <= _LONGEST else message[:_LONGEST] + "…"
-        found = ModelFinding(rule, clause or RULES[rule].clause, message, file, line, column)
-        lists[RULES[rule].severity].append(found)
-
-    def end(self) -> ModelReport:
-        """Return the report, sorted by file and position."""
-        for rule, count in self._counts.items():
-            if count > MOST:
-                self.report.notes.append(
-                    ModelFinding(rule, RULES[rule].clause, f"{count - MOST} more findings are left out", "model")
-                )
-        for listed in (self.report.violations, self.report.warnings, self.report.notes):
-            listed.sort(key=lambda found: (found.file, found.line, found.column))
-        return self.report

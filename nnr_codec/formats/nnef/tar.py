@@ -157,7 +157,7 @@ class _Header(NamedTuple):
 
 
 class _Decoder:
-    """Decoder of headers with ``tarfile`` that reuses the fields equal to those of the previous header.
+    """Decoder of headers with ``tarfile`` that reuses fields that equal the fields of the previous header.
 
     In most archives only name, size and checksum differ, which saves four fifths of the time.
     """
@@ -221,10 +221,10 @@ def _records(data: bytes) -> Iterator[tuple[str, str]]:
 def _size(given: str | None, size: int) -> int:
     if given is not None:
         if not (given.isascii() and given.isdigit() and len(given) < 20):
-            raise FormatError("the archive has a member with a malformed size")
+            raise FormatError(f"the archive has a member with the malformed size {given[:20]!a}")
         size = int(given)
     if size < 0:
-        raise FormatError("the archive has a member with a negative size")
+        raise FormatError(f"the archive has a member with the negative size {size}")
     return size
 
 

@@ -1,6 +1,7 @@
-"""Validation of an NNEF model: its texts, labels and tensor files (NNEF 1.0.3, chapter 6).
+"""Validation of an NNEF model: its texts, shapes, labels and tensor files (NNEF 1.0.3, chapter 6).
 
-The rules are in :mod:`rules`, the semantic checks in :mod:`check`; this module iterates over the files of a model.
+The rules are in :mod:`rules`, the semantic checks in :mod:`check`, shapes in :mod:`dataflow`; this module iterates over
+the files of a model.
 Faults hidden by a syntax error are not reported.
 """
 
@@ -16,16 +17,19 @@ from typing import BinaryIO
 
 from ...errors import FormatError
 from ...limits import Budget, Limits
+from ..findings import ModelFindings, ModelReport
 from .check import Checker
 from .container import Container, Stream, open_container
+from .dataflow import flow
+from .graph import read_graph
 from .invoke import Declared, Signature
 from .labels import GRAPH, QUANT, is_hidden, label_path, label_paths, path_label, present_path
 from .lexer import Text, VersionError
 from .parser import parse
 from .quant import Quantization, doubtful, identifiers_of, read_quantization
-from .rules import ModelFindings, ModelReport
+from .rules import RULES
 from .tensorfile import TensorFileHeader, read_data, read_header
-from .tree import Argument, Document, Invocation
+from .tree import Argument, Document, Invocation, SyntaxNode
 from .types import ArrayOf, TensorOf, Type, is_attribute
 
 
@@ -42,7 +46,7 @@ def validate(source: Path | BinaryIO, limits: Limits | None = None) -> ModelRepo
     Returns
     -------
     ModelReport
-        All findings, at most :data:`rules.MOST` per rule. Shapes are not propagated through operations.
+        All findings, at most :data:`~nnr_codec.formats.findings.MOST` per rule.
 
     Raises
     ------
@@ -58,7 +62,10 @@ def validate(source: Path | BinaryIO, limits: Limits | None = None) -> ModelRepo
 
 
 def validate_texts(graph: bytes, quantization: bytes | None = None, limits: Limits | None = None) -> ModelReport:
-    """Check the texts of a model without its tensor files; results and errors are those of :func:`validate`."""
+    """Check the texts of a model without its tensor files.
+
+    Returns the results and raises the errors of :func:`validate`.
+    """
     texts = {GRAPH: graph} if quantization is None else {GRAPH: graph, QUANT: quantization}
     return _Validator(_Texts(texts), limits or Limits()).run()
 
@@ -82,7 +89,7 @@ class _Texts:
 class _Validator:
     def __init__(self, container: Container, limits: Limits) -> None:
         self.container, self.limits = container, limits
-        self.findings = ModelFindings()
+        self.findings = ModelFindings(RULES, "NNEF")
         self.names = frozenset(container.files)
         self.groups: dict[str, list[Declared]] = {}  # variables by label in folded case
 
@@ -119,9 +126,33 @@ class _Validator:
         except FormatError as error:
             self.refused(error, "syntax", GRAPH)
             return None, None
-        checker = Checker(document, Text(data, GRAPH), self.findings)
+        text = Text(data, GRAPH)
+        checker = Checker(document, text, self.findings)
         checker.run()
+        self.shapes(document, text)
         return document, checker
+
+    def shapes(self, document: Document, text: Text) -> None:
+        """Check the shapes of all operands, unless a variable is faulty, which the checker reports."""
+        try:
+            graph = read_graph(document, text, self.limits)
+        except FormatError:
+            return
+        # The checker has reported literal arguments, structures and types.
+        violations = [found for found in self.findings.report.violations if found.rule != "operator-extension"]
+        told = {(found.line, found.column) for found in violations}
+
+        def report(rule: str, message: str, node: SyntaxNode, clause: str, call: Invocation | None) -> None:
+            if self.findings.is_full(rule):
+                self.findings.admit(rule)  # a place in a long text takes time
+                return
+            if call:
+                message += f" (in {call.operation.name[:60]}, invoked in line {text.place(call.start)[0]})"
+            place = text.place(node.start)
+            if place not in told and not (rule == "shape-limit" and told):
+                self.tell(rule, message, GRAPH, *place, clause)
+
+        flow(graph, report=report)
 
     def quantization(self, document: Document | None) -> Quantization | None:
         if QUANT not in self.container.texts:
@@ -210,9 +241,11 @@ class _Validator:
             self.tell("data-file", error.message, path)
             return None
         if variable.shape is not None and header.shape != variable.shape:
-            self.tell("data-shape", f"shape {header.shape}; the graph says {variable.shape}", path)
-        if variable.dtype and header.data_type != variable.dtype:
-            self.tell("data-type", f"{header.data_type} data; the graph says {variable.dtype}", path)
+            self.tell("data-shape", f"the file has shape {header.shape}; the graph says {variable.shape}", path)
+        if header.vendor_length:
+            self.tell("vendor-data", "its item type belongs to a vendor", path)
+        elif variable.dtype and header.data_type != variable.dtype:
+            self.tell("data-type", f"the file has {header.data_type} data; the graph says {variable.dtype}", path)
         return header
 
     def digest(self, path: str, header: TensorFileHeader) -> bytes:

@@ -1,6 +1,6 @@
 """ONNX models: a serialized ModelProto, with its data inside or in other files (ISO/IEC 15938-17:2024, Annex B).
 
-The topology is the ModelProto byte for byte, without the data of those tensors that become model tensors (errata N9);
+The topology is the ModelProto byte for byte, without the data of the tensors that become model tensors (errata N9);
 see :mod:`.graph`. Protocol buffers are parsed here, without packages, so that decoders find the same tensors on every
 machine, and models may exceed the memory and 2 GiB.
 """
@@ -112,7 +112,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
-    """Read a model without its data, which may be missing; errors are those of :func:`load`."""
+    """Read a model without its data, which may be missing; raises the errors of :func:`load`."""
     with opened_file(source) as file:
         parsed = MessageSource(file, limits)
         return _topology(parsed, read_graph(parsed, limits).layout, limits)
@@ -165,8 +165,8 @@ def _lazy(path: Path, file: BinaryIO, slots: list[Slot], budget: Budget) -> Lazy
         entry = _entry(slot, budget, number)
         end = entry.start + entry.nbytes
         if end > sizes[number]:
-            where = f"bytes {entry.start:,} to {end:,} of {location[:80]!a}, which has {sizes[number]:,} bytes"
-            raise FormatError(f"tensor {slot.name[:80]!a}: its data is {where}", tensor=slot.name)
+            where = f"ends at byte {end:,} of {location[:80]!a}, but the file has only {sizes[number]:,} bytes"
+            raise FormatError(f"tensor {slot.name[:80]!a}: its data {where}", tensor=slot.name)
         entries[slot.name] = entry
     return LazyTensors(files, entries)
 
@@ -191,13 +191,13 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 
 
 def write(model: Model, file: BinaryIO) -> None:
-    """Write a model with all its data to a file that need not be seekable; errors are those of :func:`save`."""
+    """Write a model with all its data to a file that need not be seekable; raises the errors of :func:`save`."""
     write_plan(plan(model, None), model, file, None)
 
 
 # ------------------------------------------------------------------------------------------------ topologies
 def owns(topology: Topology) -> bool:
-    """Return whether a topology has this format, which has a number."""
+    """Return whether the bitstream declares the topology as ONNX, which has a number in Table 4."""
     return topology.format == NAME
 
 
@@ -216,7 +216,7 @@ def wiring(topology: Topology) -> Wiring:
 
 
 def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
-    """Return the channels that could be removed (:mod:`.channels`); ``shapes`` replaces declared shapes.
+    """Return the removable channels (:mod:`nnr_codec.topology.channels`); ``shapes`` replaces declared shapes.
 
     Raises FormatError or LimitError for a malformed model.
     """

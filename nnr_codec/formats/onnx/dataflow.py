@@ -18,19 +18,21 @@ from .graph import OnnxGraph, OnnxNode
 EPSILON = float(struct.unpack("<f", struct.pack("<f", 1e-5))[0])
 #: First opset in which operands are broadcast as in numpy, and BatchNormalization is for inference by default.
 BROADCASTS = 7
-# First IR version in which callers can replace initializers, namely those that are also inputs.
+# First IR version in which callers can replace only initializers that are also inputs.
 _REPLACEABLE = 4
 _MAX_RANK = 32
 
-_Made = tuple[str, dict[str, Value]]
+Made = tuple[str, dict[str, Value]]
 
 
 def flow(graph: OnnxGraph) -> topology.Graph:
     """Return the values of a graph, which need not be complete."""
-    return topology.Graph(_Follower(graph).run(), aligns_last=True)
+    return topology.Graph(Follower(graph).run(), aligns_last=True)
 
 
-class _Follower(GraphBuilder):
+class Follower(GraphBuilder):
+    """Traversal of the nodes in their order."""
+
     def __init__(self, graph: OnnxGraph) -> None:
         self.graph, self.opset = graph, graph.opset
         replaceable = graph.inputs if graph.ir_version >= _REPLACEABLE else set()
@@ -64,10 +66,9 @@ class _Follower(GraphBuilder):
 
     def node(self, node: OnnxNode, outputs: list[Value]) -> None:
         """Add a node, with its operation if it has a rule and only one output that is used."""
-        rule = _RULES.get(node.operation)
         target, *others = outputs or [Value()]
         is_alone = not any(self.graph.uses[name] for name in node.outputs[1:] if name)
-        made = rule(self, node) if rule and is_alone and node.inputs and node.inputs[0] else None
+        made = self.made(node) if is_alone and node.inputs and node.inputs[0] else None
         name = node.outputs[0] if node.outputs else ""
         if self.constants and self.names.get(name) is target:
             found = evaluate(node.operation, node.attributes, [self.constants.get(each) for each in node.inputs])
@@ -75,6 +76,11 @@ class _Follower(GraphBuilder):
         operation, inputs = made or ("", {str(k): self.value(name) for k, name in enumerate(node.inputs) if name})
         self.add(operation, inputs, target)
         self.values += others
+
+    def made(self, node: OnnxNode) -> Made | None:
+        """Return the operation of a node with its inputs; None if there is no rule for it."""
+        rule = _RULES.get(node.operation)
+        return rule(self, node) if rule else None
 
     def value(self, name: str) -> Value:
         """Return the value of a name: the output of a node, a tensor, a constant or an input of the graph."""
@@ -100,13 +106,13 @@ class _Follower(GraphBuilder):
         """Return the integers of an attribute, or of a constant input as in newer opsets; None if unknown."""
         told = node.attributes.get(attribute)
         if told is None:
-            constant = self.constants.get(_input(node, place))
+            constant = self.constants.get(input_of(node, place))
             told = [*map(int, constant.values)] if constant and len(constant.shape) == 1 else None
         return told if isinstance(told, list) and 0 < len(told) <= 2 * _MAX_RANK else None
 
     # -------------------------------------------------------------------------------------------- operations
-    def conv(self, node: OnnxNode) -> _Made | None:
-        weight, bias, groups = _input(node, 1), _input(node, 2), node.attributes.get("group", 1)
+    def conv(self, node: OnnxNode) -> Made | None:
+        weight, bias, groups = input_of(node, 1), input_of(node, 2), node.attributes.get("group", 1)
         if not weight or len(node.outputs) != 1 or not isinstance(groups, int):
             return None
         inputs = {"input": self.value(node.inputs[0]), "filter": self.value(weight)}
@@ -119,19 +125,19 @@ class _Follower(GraphBuilder):
             inputs["groups"] = Value(constant=0 if is_alone else -1)
         return "deconv" if node.operation == "ConvTranspose" else "conv", inputs
 
-    def gemm(self, node: OnnxNode) -> _Made | None:
+    def gemm(self, node: OnnxNode) -> Made | None:
         """Return a matrix product, or its sum with a broadcast bias."""
-        if not _input(node, 1) or len(node.outputs) != 1:
+        if not input_of(node, 1) or len(node.outputs) != 1:
             return None
         transposed = {f"transpose{k}": Value(constant=bool(node.attributes.get(f"trans{k}", 0))) for k in "AB"}
         inputs = {"A": self.value(node.inputs[0]), "B": self.value(node.inputs[1]), **transposed}
-        if not _input(node, 2):
+        if not input_of(node, 2):
             return "matmul", inputs
         is_plain = node.attributes.get("beta", 1.0) == 1.0
         product = self.add("matmul", inputs)
         return "add" if is_plain else "elementwise", {"x": product, "y": self.value(node.inputs[2])}
 
-    def norm(self, node: OnnxNode) -> _Made | None:
+    def norm(self, node: OnnxNode) -> Made | None:
         epsilon = node.attributes.get("epsilon", EPSILON)
         is_spatial = node.attributes.get("spatial", 1) == 1  # one mean per channel; always the case since opset 9
         if self.opset < BROADCASTS or node.attributes.get("training_mode", 0) or not is_spatial:
@@ -141,7 +147,7 @@ class _Follower(GraphBuilder):
         inputs = dict(zip(("input", "scale", "offset", "mean", "variance"), map(self.value, node.inputs), strict=True))
         return "batch_normalization", {**inputs, "epsilon": Value(constant=epsilon)}
 
-    def elementwise(self, node: OnnxNode) -> _Made | None:
+    def elementwise(self, node: OnnxNode) -> Made | None:
         """Return an elementwise operation with any number of inputs."""
         return (
             ("elementwise", {str(k): self.value(name) for k, name in enumerate(node.inputs)})
@@ -149,7 +155,7 @@ class _Follower(GraphBuilder):
             else None
         )
 
-    def concat(self, node: OnnxNode) -> _Made | None:
+    def concat(self, node: OnnxNode) -> Made | None:
         axis = node.attributes.get("axis")
         if not all(node.inputs) or not isinstance(axis, int):
             return None
@@ -158,7 +164,7 @@ class _Follower(GraphBuilder):
         values.items = items
         return "concat", {"values": values, "axis": Value(constant=axis)}
 
-    def reduce(self, node: OnnxNode) -> _Made | None:
+    def reduce(self, node: OnnxNode) -> Made | None:
         axes = self.integers(node, "axes", 1)
         if axes is None:
             return None
@@ -167,9 +173,9 @@ class _Follower(GraphBuilder):
             return "mean_reduce", inputs
         return "squeeze", {"input": self.add("mean_reduce", inputs), "axes": inputs["axes"]}
 
-    def pad(self, node: OnnxNode) -> _Made | None:
+    def pad(self, node: OnnxNode) -> Made | None:
         pads = self.integers(node, "pads", 1)
-        if pads is None or _input(node, 3):
+        if pads is None or input_of(node, 3):
             return None
         half = len(pads) // 2
         pairs = [integers(pair) for pair in zip(pads[:half], pads[half:], strict=False)]
@@ -178,12 +184,12 @@ class _Follower(GraphBuilder):
             inputs["border"] = Value()
         return "pad", inputs
 
-    def resize(self, node: OnnxNode) -> _Made | None:
+    def resize(self, node: OnnxNode) -> Made | None:
         """Return a resampling; factors in tensors of the model are assumed to be 1 for the first two dimensions."""
         is_old, axes = len(node.inputs) == 2, node.attributes.get("axes")
-        scales = _input(node, 1 if is_old else 2)
-        region, shape = self.shape("" if is_old else _input(node, 1)), self.shape(scales)
-        if _input(node, 3) or region not in (None, (0,)) or shape is None or len(shape) != 1:
+        scales = input_of(node, 1 if is_old else 2)
+        region, shape = self.shape("" if is_old else input_of(node, 1)), self.shape(scales)
+        if input_of(node, 3) or region not in (None, (0,)) or shape is None or len(shape) != 1:
             return None
         factors = self.constants[scales].values if scales in self.constants else (0.0,) * shape[0]
         if not len(factors) == shape[0] == (len(axes) if isinstance(axes, list) else shape[0]):
@@ -196,13 +202,13 @@ class _Follower(GraphBuilder):
             inputs["axes"] = integers(axes)
         return "nearest_upsample", inputs
 
-    def flatten(self, node: OnnxNode) -> _Made | None:
+    def flatten(self, node: OnnxNode) -> Made | None:
         axis = node.attributes.get("axis", 1)
         if not isinstance(axis, int):
             return None
         return "flatten", {"input": self.value(node.inputs[0]), "axis": Value(constant=axis)}
 
-    def transpose(self, node: OnnxNode) -> _Made:
+    def transpose(self, node: OnnxNode) -> Made:
         order, shape = node.attributes.get("perm"), self.shape(node.inputs[0])
         inputs = {"input": self.value(node.inputs[0])}
         if isinstance(order, list):
@@ -212,18 +218,18 @@ class _Follower(GraphBuilder):
         return "transpose", inputs
 
 
-def _input(node: OnnxNode, place: int) -> str:
+def input_of(node: OnnxNode, place: int) -> str:
     """Return the name of an input; empty if it is omitted."""
     return node.inputs[place] if place < len(node.inputs) else ""
 
 
-_Rule = Callable[[_Follower, OnnxNode], "_Made | None"]
+_Rule = Callable[[Follower, OnnxNode], "Made | None"]
 
 
 def _plain(operation: str, *names: str, is_exact: bool = True) -> _Rule:
     """Return a rule for an operation without attributes; unless ``is_exact``, further inputs may follow."""
 
-    def rule(follower: _Follower, node: OnnxNode) -> _Made | None:
+    def rule(follower: Follower, node: OnnxNode) -> Made | None:
         if (is_exact and len(node.inputs) != len(names)) or not all(node.inputs[: len(names)]):
             return None
         return operation, dict(zip(names, map(follower.value, node.inputs), strict=False))
@@ -234,7 +240,7 @@ def _plain(operation: str, *names: str, is_exact: bool = True) -> _Rule:
 def _listed(operation: str, name: str, place: int = 1) -> _Rule:
     """Return a rule for an operation with one operand and a list of integers: an attribute, or the input ``place``."""
 
-    def rule(follower: _Follower, node: OnnxNode) -> _Made | None:
+    def rule(follower: Follower, node: OnnxNode) -> Made | None:
         found = follower.integers(node, name, place)
         # With this attribute of Reshape, 0 does not mean an unchanged extent.
         if found is None or node.attributes.get("allowzero", 0):
@@ -246,16 +252,16 @@ def _listed(operation: str, name: str, place: int = 1) -> _Rule:
 
 #: Rules by operation; operations that mix channels, or return NaN for channels of zeros, have none.
 _RULES: Mapping[str, _Rule] = {
-    **dict.fromkeys(("Conv", "ConvTranspose"), _Follower.conv),
-    "Gemm": _Follower.gemm,
+    **dict.fromkeys(("Conv", "ConvTranspose"), Follower.conv),
+    "Gemm": Follower.gemm,
     "MatMul": _plain("batched_matmul", "A", "B"),
-    "BatchNormalization": _Follower.norm,
+    "BatchNormalization": Follower.norm,
     "InstanceNormalization": _plain("instance_normalization", "input", "scale", "offset"),
     "Add": _plain("add", "x", "y"),
     "Mul": _plain("mul", "x", "y"),
     "Div": _plain("div", "x", "y"),
     "PRelu": _plain("prelu", "x", "alpha"),
-    **dict.fromkeys(("Max", "Mean", "Min", "Sub", "Sum"), _Follower.elementwise),
+    **dict.fromkeys(("Max", "Mean", "Min", "Sub", "Sum"), Follower.elementwise),
     "Identity": _plain("copy", "x"),
     **dict.fromkeys(
         (
@@ -269,15 +275,15 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _plain("global_pool", "input")),
     **dict.fromkeys(
         ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
-        _Follower.reduce,
+        Follower.reduce,
     ),
-    "Concat": _Follower.concat,
-    "Pad": _Follower.pad,
-    **dict.fromkeys(("Resize", "Upsample"), _Follower.resize),
-    "Flatten": _Follower.flatten,
+    "Concat": Follower.concat,
+    "Pad": Follower.pad,
+    **dict.fromkeys(("Resize", "Upsample"), Follower.resize),
+    "Flatten": Follower.flatten,
     "Reshape": _listed("reshape", "shape"),
     "Slice": _listed("slice", "axes", 3),
     "Squeeze": _listed("squeeze", "axes"),
     "Unsqueeze": _listed("unsqueeze", "axes"),
-    "Transpose": _Follower.transpose,
+    "Transpose": Follower.transpose,
 }

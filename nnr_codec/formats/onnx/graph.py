@@ -110,6 +110,8 @@ class OnnxGraph:
         Number of uses of each value as a node input or graph output, in all graphs.
     inputs : set of str
         Inputs of the main graph.
+    outputs : list of str
+        Outputs of the main graph.
     constants : dict of str to ConstantTensor
         Small tensors of the main graph that stay in it; only with ``whole``.
     extents : dict of str to tuple of int
@@ -122,6 +124,7 @@ class OnnxGraph:
     values: dict[str, Slot] = field(default_factory=dict)
     uses: Counter[str] = field(default_factory=Counter)
     inputs: set[str] = field(default_factory=set)
+    outputs: list[str] = field(default_factory=list)
     constants: dict[str, ConstantTensor] = field(default_factory=dict)
     extents: dict[str, tuple[int, ...]] = field(default_factory=dict)
     ir_version: int = 0
@@ -229,7 +232,10 @@ class _Walker:
             elif part.number == _Graph.SPARSE_INITIALIZER:
                 self.within(part, partial(self.sparse, prefix=prefix))
             elif part.number == _Graph.OUTPUT:
-                self.graph.uses[self.name_in(part, _VALUE_NAME)] += 1
+                name = self.name_in(part, _VALUE_NAME)
+                self.graph.uses[name] += 1
+                if not depth:
+                    self.graph.outputs.append(name)
             elif part.number == _Graph.INPUT and not depth:
                 name = self.name_in(part, _VALUE_NAME)
                 self.graph.inputs.add(name)

@@ -126,10 +126,10 @@ def patches_of(
 
 
 def check_inside(tensor: TensorProto, what: str) -> None:
-    """Raise FormatError if the items of a tensor that stays are in another file, which cannot be stored."""
+    """Raise FormatError if the items of a tensor that stays in the graph are in another file, which is not stored."""
     is_lost = tensor.is_external
     if is_lost:
-        raise FormatError(f"{what}: its data is in another file, which is not supported for such tensors")
+        raise FormatError(f"{what}: its data is in another file, which is supported only for weights")
 
 
 class ConstantTensor(NamedTuple):

@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 def with_shapes(data: bytes, graph: OnnxGraph, shapes: Mapping[str, Shape]) -> bytes:
-    """Return a model without items in which the named tensors have other shapes; the graph must be read completely."""
+    """Return a model without items, with new shapes of the named tensors; ``graph`` must have all its nodes."""
     source = MessageSource(data, Limits.unlimited())
     changes: set[Patch] = {patch for patch in graph.layout.patches if isinstance(patch, Length)}
     for slot in graph.layout.slots:

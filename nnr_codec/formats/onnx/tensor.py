@@ -103,7 +103,9 @@ class Items(NamedTuple):
             most = least * LONGEST
         if not least <= nbytes <= most:
             wanted = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-            raise FormatError(f"{what}: {nbytes:,} bytes; {self.stored.name} of shape {self.shape} requires {wanted}")
+            raise FormatError(
+                f"{what}: the data has {nbytes:,} bytes; {self.stored.name} of shape {self.shape} requires {wanted}"
+            )
 
     def read(self, file: BinaryIO, nbytes: int, what: str) -> Array:
         """Read an array of ``nbytes`` from a file.

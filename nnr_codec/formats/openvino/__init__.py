@@ -28,7 +28,7 @@ from .. import FormatWarning, announce, check_topology, described, listed, opene
 from ..companion_files import located, opened
 from ..lazy import LazyTensors
 from .dataflow import flow
-from .ir import IrConstant, is_ir, read_constants
+from .ir import IrConstant, is_ir, read_constants, read_text
 from .shapes import with_shapes
 from .weights import check_size, count_left_out, entry_of, write_items, write_zeros
 
@@ -163,10 +163,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 
 
 def _read_xml(source: Path | BinaryIO, limits: Limits) -> tuple[Topology, dict[str, IrConstant]]:
-    with opened_file(source) as file:
-        limits.check("max_topology_bytes", file.seek(0, os.SEEK_END), "bytes of the XML")
-        file.seek(0)
-        data = file.read()
+    data = read_text(source, limits)
     return Topology(TOPOLOGY, data), read_constants(data, limits)
 
 

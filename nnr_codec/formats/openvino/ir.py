@@ -10,16 +10,20 @@ limited.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
+from pathlib import Path
+from typing import BinaryIO
 from xml.parsers import expat
 
 from ...dtypes import STORED_TYPES, StoredType
 from ...errors import FormatError, LimitError
 from ...limits import Budget, Limits
+from .. import opened_file
 
 #: Supported versions.
 VERSIONS = (10, 11)
@@ -87,8 +91,24 @@ def bits_of(stored: StoredType) -> int:
     return 8 if stored.kind == "b" else stored.bits
 
 
+class IrError(FormatError):
+    """Fault in the XML of an IR.
+
+    Attributes
+    ----------
+    reason : str
+        Message without the position.
+    place : tuple of int
+        Line and column, from 1.
+    """
+
+    def __init__(self, reason: str, line: int = 0, column: int = 0) -> None:
+        super().__init__(f"line {line}: {reason}")
+        self.reason, self.place = reason, (line, column + 1)
+
+
 class _EnoughError(Exception):
-    """Ends parsing when the result is known."""
+    """Exception that ends parsing when the result is known."""
 
 
 @dataclass
@@ -126,7 +146,8 @@ class _IrReader:
         try:
             self._parser.Parse(data, last)
         except expat.ExpatError as error:
-            raise FormatError(f"the XML is damaged: {error}") from None
+            what = expat.ErrorString(error.code)
+            raise IrError(f"the XML is damaged: {what}", error.lineno, error.offset) from None
         self._seen = max(self._seen, self._parser.CurrentByteIndex)
         if self._fed - self._seen > MAX_TAG:
             raise self._error(f"a tag or comment has more than {MAX_TAG:,} bytes")
@@ -216,8 +237,8 @@ class _IrReader:
         self._budget.charge("max_topology_bytes", length, "bytes of all names")
         return name
 
-    def _error(self, message: str) -> FormatError:
-        return FormatError(f"line {self._parser.CurrentLineNumber}: {message}")
+    def _error(self, message: str) -> IrError:
+        return IrError(message, self._parser.CurrentLineNumber, self._parser.CurrentColumnNumber)
 
 
 def is_ir(beginning: bytes) -> bool:
@@ -231,6 +252,14 @@ def is_ir(beginning: bytes) -> bool:
     except (FormatError, LimitError):
         pass
     return False
+
+
+def read_text(source: Path | BinaryIO, limits: Limits) -> bytes:
+    """Return the XML of an IR; raise LimitError if it is too long."""
+    with opened_file(source) as file:
+        limits.check("max_topology_bytes", file.seek(0, os.SEEK_END), "bytes of the XML")
+        file.seek(0)
+        return file.read()
 
 
 def read_constants(data: bytes, limits: Limits) -> dict[str, IrConstant]:

@@ -74,8 +74,8 @@ def check_size(constants: Collection[IrConstant], size: int) -> None:
         last = max(constants, key=lambda constant: constant.end)
         raise FormatError(f"the .bin has {size:,} bytes; the constant {last.name[:80]!a} ends at {end:,}")
     used = sum(constant.nbytes for constant in constants)
-    if size - used > max(MAX_HOLES, HOLES_FACTOR * used):
-        raise FormatError(f"the .bin has {size:,} bytes, but the constants use only {used:,}")
+    if size - used > (most := max(MAX_HOLES, HOLES_FACTOR * used)):
+        raise FormatError(f"the .bin has {size - used:,} bytes that no constant uses; the limit is {most:,}")
 
 
 def count_left_out(file: BinaryIO, constants: Iterable[IrConstant], size: int) -> int:

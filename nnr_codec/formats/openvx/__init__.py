@@ -3,7 +3,7 @@
 Write-only, for any model whose floats are Q7.8, 16-bit fixed-point numbers with 8 fraction bits, as produced by the
 option ``fixed_point``. The memory layout of the extension is row-major, with dimensions in reverse order.
 ``tensors.json`` has the arguments of vxCreateTensor; ``client.h`` and ``client.c`` create and load the tensors, and
-build the layers of an NNEF graph with the functions of the extension.
+build the layers of an NNEF or ONNX graph with the functions of OpenVX.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from typing import Any
 from ...files import output_directory
 from ...limits import Limits
 from ...model import Model
-from .. import FormatWarning, announce
-from ..nnef.graph import parse_graph
+from ...topology.graph import Graph
+from .. import FormatWarning, announce, described
+from ..nnef.dataflow import flow
+from ..nnef.graph import parse_graph, with_shapes
+from ..onnx.exact import exact_flow
 from .builder import build, vectors_of
 from .client import client_source, header_source
 from .network import Network, Parameters
@@ -29,16 +32,17 @@ SUFFIXES = (".openvx",)
 DESCRIPTION = "OpenVX neural network extension 1.2.1: tensors, and a client in C"
 READS = ""
 
-#: File that identifies such a folder.
+#: File that identifies a folder of this format.
 MARKER = "tensors.json"
 #: Maximum number of names in a warning, and of characters of each.
 LISTED, LONGEST = 8, 200
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write a folder; a FormatWarning reports a missing NNEF graph, or operations without a layer.
+    """Write a folder; a FormatWarning reports a missing graph, or operations without a layer.
 
-    Batch normalizations that only add an offset become biases, and their tensors are omitted.
+    Batch normalizations that only add an offset become biases; others become factors and offsets. The tensors that they
+    replace are omitted.
 
     Raises FormatError, naming the tensor, for floats that are not exactly Q7.8, for types other than int8 and uint8,
     and for empty tensors; also for a malformed graph.
@@ -48,7 +52,8 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
     with output_directory(path, overwrite=overwrite, marker=MARKER) as folder:
         for tensor in tensors:
             with open(folder / tensor.file, "xb") as file:
-                write_tensor(file, model.tensors[tensor.name], tensor)
+                derived = network.derived.get(tensor.name)
+                write_tensor(file, model.tensors[tensor.name] if derived is None else derived, tensor)
         texts = {
             MARKER: json.dumps(_description(tensors, network), indent=1) + "\n",
             "client.h": header_source(tensors, network),
@@ -60,21 +65,35 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 
 def _network(model: Model) -> Network:
     """Return the layers of a model's graph; empty without a graph."""
-    topology = model.topology
-    if topology is None or topology.format != "nnef":
-        _warn("the model has no NNEF graph: the client loads the tensors, but builds no layers")
+    graph, parameters = _graph(model), Parameters(model)
+    if graph is None:
+        _warn("the model has no NNEF or ONNX graph: the client loads the tensors, but builds no layers")
         announce(model, model)
         return Network()
-    graph, parameters = parse_graph(topology.data, Limits.unlimited()), Parameters(model)
     vectors = vectors_of(graph, parameters)
     announce(model, [*vectors, *model])
     network = build(graph, parameters, {name: model.tensors[name] for name in vectors})
     if network.left:
         _warn(
-            "the client omits operations that the extension does not support; add them to the graph: "
+            "the client omits operations that OpenVX does not support; add them to the graph: "
             + _listed(f"{called} ({count})" for called, count in network.left.items())
         )
     return network
+
+
+def _graph(model: Model) -> Graph | None:
+    """Return the graph of a model with all arguments of its operations; None for formats other than NNEF and ONNX."""
+    topology, limits = model.topology, Limits.unlimited()
+    if topology is None:
+        return None
+    shapes = {name: described(model, name)[1] for name in model.pruned if name in model.tensors}
+    if topology.format == "nnef":
+        graph = parse_graph(topology.data, limits)
+        if shapes:
+            folded = {name.casefold(): shape for name, shape in shapes.items()}
+            graph = parse_graph(with_shapes(topology.data, graph, folded), limits)
+        return flow(graph, whole=True)
+    return exact_flow(topology.data, shapes) if topology.format == "onnx" else None
 
 
 def _warn(message: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from ...topology.graph import Value
 
@@ -20,11 +19,7 @@ Shape = tuple[int, ...]
 
 
 class NoLayerError(Exception):
-    """The extension has no function for an operation with these arguments; the shape of its result may be known."""
-
-    def __init__(self, shape: Shape | None = None) -> None:
-        super().__init__()
-        self.shape = shape
+    """Operation whose arguments no function of the extension supports."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +31,16 @@ class Window:
     output : int
         Extent of the result.
     before : int
-        Padding on both sides that gives this extent.
+        Padding that the extension adds on both sides.
+    pads : (int, int)
+        Padding of the operation before and after the input.
+    steps : frozenset of str
+        As ``roundings``, with ``pads`` as part of the input and no other padding.
     is_padded : bool
         True if a window extends beyond the input.
     dilation : int
     roundings : frozenset of str
-        Rounding modes with which the extension computes the output, and the stride from the output
+        Rounding modes with which the extension accepts this output and derives the same stride from it
         (vxConvolutionLayer).
     is_trivial : bool
         True if the window changes nothing.
@@ -49,6 +48,8 @@ class Window:
 
     output: int
     before: int
+    pads: tuple[int, int]
+    steps: frozenset[str]
     is_padded: bool
     dilation: int
     roundings: frozenset[str]
@@ -64,7 +65,7 @@ class Spread:
     output : int
         Extent of the result.
     padding, more : int
-        Number of items removed on each side, and the reduction of that on the last side (a_x or a_y of the extension).
+        Number of items removed on each side, and its reduction on the last side (a_x or a_y of the extension).
     is_possible : bool
         True if the extension computes the same result.
     """
@@ -92,8 +93,10 @@ def windows(value: Value, extents: Shape, kernel: Sequence[int]) -> list[Window]
             raise NoLayerError
         last = (output - 1) * stride[k] + reach - before - extents[k]
         roundings = _roundings(extents[k] + 2 * before - reach, stride[k], output)
+        steps = _roundings(extents[k] + before + after - reach, stride[k], output)
         trivial = (kernel[k], stride[k], before, after) == (1, 1, 0, 0)
-        found.append(Window(output, before, before > 0 or last > 0, dilation[k], roundings, trivial))
+        is_padded = before > 0 or last > 0
+        found.append(Window(output, before, (before, after), steps, is_padded, dilation[k], roundings, trivial))
     return found
 
 
@@ -135,40 +138,6 @@ def _roundings(span: int, stride: int, output: int) -> frozenset[str]:
         if -(-span // stride) + 1 == output and (output == 1 or -(-span // (output - 1)) == stride):
             found.add(CEILING)
     return frozenset(found)
-
-
-def reshaped(value: Value, shape: Shape) -> Shape:
-    """Return the shape after ``copy``, ``reshape``, ``squeeze`` or ``unsqueeze``.
-
-    Raises NoLayerError if it is unknown.
-    """
-    extents = list(shape)
-    if value.operation == "reshape":
-        extents = _reshape(value, shape)
-    elif value.operation == "squeeze":
-        axes = integers(value, "axes")
-        if any(axis not in range(len(shape)) or shape[axis] != 1 for axis in axes):
-            raise NoLayerError
-        extents = [extent for k, extent in enumerate(shape) if k not in axes]
-    elif value.operation == "unsqueeze":
-        for axis in sorted(integers(value, "axes")):
-            if not 0 <= axis <= len(extents):
-                raise NoLayerError
-            extents.insert(axis, 1)
-    if min(extents, default=1) < 1 or prod(extents) != prod(shape):
-        raise NoLayerError
-    return tuple(extents)
-
-
-def _reshape(value: Value, shape: Shape) -> list[int]:
-    """Return the extents of a reshape of all axes: 0 keeps an extent, and -1 takes the rest."""
-    wanted = integers(value, "shape")
-    all_axes = integers(value, "axis_start", [0]) == [0] and integers(value, "axis_count", [-1]) == [-1]
-    if not all_axes or wanted.count(-1) > 1 or any(not extent for extent in wanted[len(shape) :]):
-        raise NoLayerError
-    found = [extent or shape[k] for k, extent in enumerate(wanted)]
-    rest = prod(extent for extent in found if extent != -1)
-    return [prod(shape) // rest if extent == -1 else extent for extent in found]
 
 
 def integers(value: Value, name: str, default: Sequence[int] | None = None) -> list[int]:

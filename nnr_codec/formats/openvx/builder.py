@@ -1,10 +1,11 @@
-"""Conversion of an NNEF graph to layers of the extension (2.1.4 of its text, version 1.2.1).
+"""Conversion of a graph to layers of the extension (version 1.2.1, 2.1.4) and nodes of OpenVX 1.2.
 
-Operations that a layer cannot perform are left to the user of the client, as operations between tensors that the client
-leaves open. These are groups, borders other than zeros, padding that does not agree with the outputs, strides that do
-not follow from the extents of input and output (the extension has no argument for them), and unknown operations. A
-separately added bias becomes the bias of the layer. So does the offset of a batch normalization that only adds it after
-folding: mean 0, variance 1 - epsilon, scale 1 and no bias before it.
+Some operations have no layer: groups, borders other than zeros, strides that do not follow from the extents of input
+and output (the extension has no argument for them), and unknown operations. The user of the client must add them; their
+operands are outputs of the client, and their results are inputs. A separately added bias becomes the bias of the layer.
+So does the offset of a batch normalization that only adds it after folding: mean 0, variance 1 - epsilon, scale 1 and
+no bias before it. Other batch normalizations become a multiplication and an addition. A signal that is padded becomes a
+part of a larger one, which is zero elsewhere.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
+import numpy as np
+
 from ...model import Array
-from ...topology.graph import Value
-from ..nnef.dataflow import flow
-from ..nnef.graph import NnefGraph
+from ...topology.graph import Graph, Value
 from .arguments import (
     CEILING,
     FLOOR,
@@ -26,13 +27,13 @@ from .arguments import (
     flag,
     integers,
     number,
-    reshaped,
+    padding,
     spreads,
     string,
     windows,
 )
 from .network import Layer, Network, Parameters
-from .signals import NORMALIZING, Wire, Wires
+from .signals import NORMALIZING, Wire, Wires, check_items
 
 #: Activations (vx_nn_activation_function_e) by operation; a and b must be positive for all of them.
 ACTIVATIONS = {
@@ -44,16 +45,18 @@ ACTIVATIONS = {
     "sqr": "VX_NN_ACTIVATION_SQUARE",
     "sqrt": "VX_NN_ACTIVATION_SQRT",
 }
+#: Layers of elementwise operations on two operands.
+ELEMENTWISE = {"add": "addition", "sub": "subtraction", "mul": "multiplication"}
 #: Sizes that vxNormalizationLayer supports.
 NORMALIZED = (3, 5, 7)
 #: Maximum number of channels of a batch normalization whose values are read.
 LONGEST = 1 << 16
 
 
-def vectors_of(graph: NnefGraph, parameters: Parameters) -> list[str]:
-    """Return the tensors whose values determine whether a batch normalization is folded."""
+def vectors_of(graph: Graph, parameters: Parameters) -> list[str]:
+    """Return the tensors of batch normalizations, whose values determine their layers."""
     found: dict[str, None] = {}
-    for value in flow(graph).values:
+    for value in graph.values:
         if value.operation == "batch_normalization":
             before = value.inputs.get("input")
             named = [value.inputs.get(role) for role in NORMALIZING]
@@ -64,7 +67,7 @@ def vectors_of(graph: NnefGraph, parameters: Parameters) -> list[str]:
     return list(found)
 
 
-def build(graph: NnefGraph, parameters: Parameters, vectors: Mapping[str, Array]) -> Network:
+def build(graph: Graph, parameters: Parameters, vectors: Mapping[str, Array]) -> Network:
     """Return the layers of a graph; ``vectors`` has the values of :func:`vectors_of`."""
     return _Builder(graph, parameters, vectors).network
 
@@ -72,7 +75,7 @@ def build(graph: NnefGraph, parameters: Parameters, vectors: Mapping[str, Array]
 class _Builder(Wires):
     """Traversal of a graph in the order of computation."""
 
-    def __init__(self, graph: NnefGraph, parameters: Parameters, vectors: Mapping[str, Array]) -> None:
+    def __init__(self, graph: Graph, parameters: Parameters, vectors: Mapping[str, Array]) -> None:
         super().__init__(graph, parameters, vectors)
         self.layers: dict[str, Callable[[Value], Wire]] = {
             "external": self.external,
@@ -82,7 +85,11 @@ class _Builder(Wires):
             "matmul": self.fully_connected,
             "max_pool": self.pooling,
             "avg_pool": self.pooling,
+            "max_roi_pool": self.roi_pooling,
             "mean_reduce": self.mean,
+            "batch_normalization": self.batch_normalization,
+            **dict.fromkeys(ELEMENTWISE, self.arithmetic),
+            "pad": self.padding,
             "softmax": self.softmax,
             "local_response_normalization": self.normalization,
             "clamp": self.activation,
@@ -90,12 +97,11 @@ class _Builder(Wires):
             "concat": self.joined,
             **dict.fromkeys(("copy", "reshape", "squeeze", "unsqueeze"), self.reshaped),
         }
-        results = [self.flow.names.get(result.name) for result in graph.document.graph.results]
-        for value in _ordered([result for result in results if result]):
+        for value in _ordered([result for result in graph.results if result]):
             is_tensor = value.constant is None and value.items is None and value.tensor is None
             if is_tensor and id(value) not in self.wires:
                 self.wires[id(value)] = self.take(value)
-        for result in results:
+        for result in graph.results:
             wire = self.wires.get(id(result)) if result else None
             if wire is None:
                 if not self.network.left:
@@ -108,9 +114,9 @@ class _Builder(Wires):
         """Return the result of an operation; None if it is unknown."""
         try:
             if value.operation not in self.layers:
-                raise NoLayerError(self.shape_of(value))
+                raise NoLayerError
             return self.layers[value.operation](value)
-        except NoLayerError as error:
+        except NoLayerError:
             taken = list(self.tensors_in(value))
             if not taken:
                 return None  # arithmetic of constants
@@ -120,9 +126,8 @@ class _Builder(Wires):
             for wire in taken:
                 if wire:
                     self.network.outputs[wire.signal] = None
-            shape = error.shape
         try:
-            return None if shape is None else self.open(value, shape)
+            return None if value.shape is None else self.open(value, value.shape)
         except NoLayerError:
             return None
 
@@ -139,10 +144,14 @@ class _Builder(Wires):
         groups = integers(value, "groups", [1])
         is_zero = string(value, "border", "constant") == "constant" or not any(window.is_padded for window in along)
         known = groups == [1] and shape[1] == source.shape[1]
-        if not known or not is_zero or not all(FLOOR in window.roundings for window in along):
-            raise NoLayerError(result)
         y, x = along
-        arguments = (x.before, y.before, FLOOR, x.dilation - 1, y.dilation - 1)
+        is_even = FLOOR in y.roundings & x.roundings
+        if not known or not is_zero or not (is_even or FLOOR in y.steps & x.steps):
+            raise NoLayerError
+        pads = (x.before, y.before)
+        if not is_even:
+            source, pads = self.padded(value, source, [(0, 0), (0, 0), y.pads, x.pads]), (0, 0)
+        arguments = (*pads, FLOOR, x.dilation - 1, y.dilation - 1)
         return self.weighted(Layer("convolution", source.signal, 0, name, arguments=arguments), value, result)
 
     def deconvolution(self, value: Value) -> Wire:
@@ -156,7 +165,7 @@ class _Builder(Wires):
         known = integers(value, "groups", [1]) == [1] and shape[0] == source.shape[1]
         is_zero = string(value, "border", "constant") == "constant"
         if not known or not is_zero or not all(spread.is_possible for spread in along):
-            raise NoLayerError(result)
+            raise NoLayerError
         y, x = along
         arguments = (x.padding, y.padding, x.more, y.more)
         layer = Layer("deconvolution", source.signal, 0, name, arguments=arguments)
@@ -169,13 +178,14 @@ class _Builder(Wires):
         if len(source.shape) != 2 or len(shape) != 2:
             raise NoLayerError
         in_rows = not is_matmul or flag(value, "transposeB")  # one row per output, as in the extension
-        result = (source.shape[0], shape[0] if in_rows else shape[1])
+        rows, columns = shape if in_rows else shape[::-1]
         dims = self.network.signals[source.signal].dims
         flat = dims == (source.shape[1], source.shape[0])
         stacked = len(dims) == 4 and dims[3] == source.shape[0] and prod(dims[:3]) == source.shape[1]
-        if not in_rows or flag(value, "transposeA") or shape[1] != source.shape[1] or not (flat or stacked):
-            raise NoLayerError(result)
-        return self.weighted(Layer("fully_connected", source.signal, 0, name), value, result)
+        if (is_matmul and flag(value, "transposeA")) or columns != source.shape[1] or not (flat or stacked):
+            raise NoLayerError
+        layer = Layer("fully_connected", source.signal, 0, name)
+        return self.weighted(layer, value, (source.shape[0], rows), turned=not in_rows)
 
     def pooling(self, value: Value) -> Wire:
         source = self.wire(value, "input")
@@ -194,7 +204,7 @@ class _Builder(Wires):
         safe = rounding is not None and is_max and source.signal in self.not_negative
         alike = alike or (safe and border in ("constant", "ignore"))
         if not alike or max(x.dilation, y.dilation) > 1 or not all(window.is_trivial for window in others):
-            raise NoLayerError(result)
+            raise NoLayerError
         kind = "VX_NN_POOLING_MAX" if is_max else "VX_NN_POOLING_AVG"
         return self.pooled(value, source, result, kind, size[3], size[2], x.before, y.before, rounding or FLOOR)
 
@@ -212,12 +222,95 @@ class _Builder(Wires):
             self.not_negative.add(wire.signal)
         return wire
 
+    def roi_pooling(self, value: Value) -> Wire:
+        """Add a ROI pooling of a single image, whose regions are an input."""
+        source, regions, size = self.wire(value, "input"), self.wire(value, "rois"), integers(value, "output_size")
+        count, channels = regions.shape[0], source.shape[1] if len(source.shape) == 4 else 0
+        known = channels and source.shape[0] == 1 and regions.shape == (count, 4) and len(size) == 2
+        if not known or not self.is_plain(source) or regions.signal not in self.network.inputs:
+            raise NoLayerError
+        index = self.wires.get(id(value.inputs.get("batch_index")))
+        image, wire = self.signal(value, source.shape[1:]), self.signal(value, (count, channels, *size))
+        self.network.views[image.signal] = source.signal, (0,) * len(image.shape)
+        self.network.layers.append(Layer("roi_pooling", image.signal, wire.signal, other=regions.signal))
+        if index and index.signal in self.network.inputs and len(value.inputs["batch_index"].users) == 1:
+            self.network.inputs.remove(index.signal)  # all zero
+        if source.signal in self.not_negative:
+            self.not_negative.add(wire.signal)
+        return wire
+
+    def padding(self, value: Value) -> Wire:
+        """Make the operand a part of a signal of zeros."""
+        pads, zero = padding(value), value.inputs.get("value")
+        is_zero = string(value, "border", "constant") == "constant" and (zero is None or number(zero) == 0)
+        if pads is None or not is_zero:
+            raise NoLayerError
+        return self.padded(value, self.wire(value, "input"), pads)
+
+    def batch_normalization(self, value: Value) -> Wire:
+        """Multiply by the factor ``scale / sqrt(variance + epsilon)``, and add ``offset - mean * factor``."""
+        source, epsilon = self.wire(value, "input"), number(value.inputs.get("epsilon"))
+        names = [self.named(value.inputs.get(role)) for role in NORMALIZING]
+        if len(source.shape) < 2 or not self.is_plain(source) or epsilon is None:
+            raise NoLayerError
+        shape = (1, source.shape[1], *(1,) * (len(source.shape) - 2))
+        arrays = []
+        for name in names:
+            items = self.vectors.get(name) if name else None
+            if items is None or items.dtype.kind == "c" or items.size != source.shape[1]:
+                raise NoLayerError
+            arrays.append(items.astype(np.float64).reshape(shape))
+        mean, variance, offset, scale = arrays
+        with np.errstate(all="ignore"):
+            factors = scale / np.sqrt(variance + epsilon)
+            offsets = offset - mean * factors
+        check_items(offsets)
+        wire = source if self.idle(value) else self.scaled(value, source, factors)
+        result, name = self.like(value, wire), self.derive(value, "offsets", offsets)
+        self.network.layers.append(Layer("addition", wire.signal, result.signal, name))
+        self.network.folded.update(name for role in NORMALIZING if (name := self.private(value.inputs.get(role))))
+        return result
+
+    def arithmetic(self, value: Value) -> Wire:
+        """Add, subtract or multiply a signal by a signal, a tensor or a constant, whose dimensions may be 1."""
+        kind, operands = ELEMENTWISE[value.operation], [value.inputs.get("x"), value.inputs.get("y")]
+        sizes = [prod(wire.shape) if (wire := self.wires.get(id(operand))) else 0 for operand in operands]
+        if kind != "subtraction" and sizes[0] < sizes[1]:
+            operands.reverse()
+        (first, second), operand = (self.wires.get(id(each)) for each in operands), operands[1]
+        if first is None:
+            raise NoLayerError
+        dims, constant, name = self.network.signals[first.signal].dims, number(operand), self.named(operand)
+        layer = Layer(kind, first.signal, 0, arguments=(1.0,) if kind == "multiplication" else ())
+        if second is not None:
+            alike = first.shape == second.shape and dims == self.network.signals[second.signal].dims
+            if not alike and not (self.is_plain(second) and self.is_repeated(second.shape, first)):
+                raise NoLayerError
+            layer = replace(layer, other=second.signal)
+        elif constant is not None:
+            items = np.full((1,) * len(dims), constant)
+            if kind == "multiplication":
+                return self.scaled(value, first, items)
+            layer = replace(layer, weight=self.derive(value, "constant", items))
+        elif name is not None:
+            shape = self.extended(self.parameters.shape(name), len(first.shape))
+            if not self.is_repeated(shape, first):
+                raise NoLayerError
+            layer = replace(layer, weight=self.use(self.tensor(name, shape), shape))
+        else:
+            raise NoLayerError
+        wire = self.like(value, first)
+        self.network.layers.append(replace(layer, output=wire.signal))
+        if second is not None and kind != "subtraction" and {first.signal, second.signal} <= self.not_negative:
+            self.not_negative.add(wire.signal)
+        return wire
+
     def activation(self, value: Value) -> Wire:
         source, function, a = self.wire(value, "x"), ACTIVATIONS.get(value.operation, ""), 1.0
         if value.operation == "clamp":
             least, most = number(value.inputs.get("a")), number(value.inputs.get("b"))
             if least != 0 or most is None or most < LEAST:
-                raise NoLayerError(source.shape)
+                raise NoLayerError
             function, a = "VX_NN_ACTIVATION_BRELU", most
         wire = self.elementwise("activation", source, value, function, a, 1.0)
         if value.operation != "tanh":
@@ -230,7 +323,7 @@ class _Builder(Wires):
         ranks = len(shape) == len(dims) and len(dims) in (2, 4)
         flat = len(shape) == 2 and len(dims) == 4 and dims[:2] == (1, 1)
         if integers(value, "axes", [1]) != [1] or not (ranks or flat):
-            raise NoLayerError(shape)
+            raise NoLayerError
         return self.elementwise("softmax", source, value)
 
     def normalization(self, value: Value) -> Wire:
@@ -240,32 +333,29 @@ class _Builder(Wires):
         alpha, beta, bias = found["alpha"], found["beta"], found["bias"]
         across = len(size) == len(source.shape) == 4 and size[1] in NORMALIZED and size == [1, size[1], 1, 1]
         if not across or bias != 1 or alpha is None or beta is None or min(alpha, beta) < LEAST:
-            raise NoLayerError(source.shape)
+            raise NoLayerError
         return self.elementwise("normalization", source, value, "VX_NN_NORMALIZATION_ACROSS_MAPS", size[1], alpha, beta)
 
     def elementwise(self, kind: str, source: Wire, value: Value, *arguments: int | float | str) -> Wire:
-        """Add a layer whose result has the dimensions of its input, whatever its shape in the graph."""
-        wire = self.layer(kind, source, value, source.shape, *arguments)
-        signals = self.network.signals
-        signals[wire.signal] = replace(signals[wire.signal], dims=signals[source.signal].dims)
+        """Add a layer whose result has the dimensions of its input."""
+        wire = self.like(value, source)
+        self.network.layers.append(Layer(kind, source.signal, wire.signal, arguments=arguments))
         return wire
 
     def joined(self, value: Value) -> Wire:
-        """Join signals that become parts of one signal: each the output of a layer, and used once (1.3 of the text)."""
-        shape, given = self.shape_of(value), value.inputs.get("values")
+        """Join signals that become parts of one signal (1.3 of the extension)."""
+        shape, given = value.shape, value.inputs.get("values")
         wires = [self.wires.get(id(item)) for item in (given.items or [] if given else [])]
         if shape is None or len(shape) != 4 or integers(value, "axis") != [1]:
-            raise NoLayerError(shape)
-        known = self.network.signals
-        signals = [wire.signal for wire in wires if wire and known[wire.signal].dims == wire.shape[::-1]]
-        if len({*signals} & self.made) != len(wires):
-            raise NoLayerError(shape)
+            raise NoLayerError
+        parts = [wire for wire in wires if wire and self.is_plain(wire)]
+        signals = {wire.signal for wire in parts}
+        if len(signals) != len(wires) or signals & self.network.views.keys():
+            raise NoLayerError
         whole, first = self.signal(value, shape), 0
-        for signal in signals:
-            self.network.views[signal] = whole.signal, first
-            first += known[signal].dims[2]
-        self.made.difference_update(signals)
-        self.made.add(whole.signal)
+        for part in parts:
+            self.contain(whole, part, (0, first, 0, 0))
+            first += part.shape[1]
         if self.not_negative.issuperset(signals):
             self.not_negative.add(whole.signal)
         return whole
@@ -273,7 +363,9 @@ class _Builder(Wires):
     def reshaped(self, value: Value) -> Wire:
         """Return the same signal in another shape."""
         source = self.wire(value, "x" if value.operation == "copy" else "input")
-        return replace(source, shape=reshaped(value, source.shape))
+        if value.shape is None:
+            raise NoLayerError
+        return replace(source, shape=value.shape)
 
 
 def _ordered(results: list[Value]) -> Iterator[Value]:

@@ -40,8 +40,9 @@ typedef struct {
     vx_enum data_type;
     vx_int8 fixed_point_position;
     vx_bool is_virtual;    /* of signals: within the graph only */
+    vx_bool is_padded;     /* of signals: zero outside its parts */
     vx_int32 whole;        /* of signals: the signal that contains it, or -1 */
-    vx_size first;         /* its start there, in the third dimension */
+    vx_size start[NNR_DIMS]; /* its start there */
     vx_size bytes;
     vx_size number_of_dims;
     vx_size dims[NNR_DIMS];
@@ -195,28 +196,44 @@ vx_status nnr_load(vx_context context, const char *folder, vx_tensor tensors[NNR
     return status;
 }
 
+static vx_status signal_of(vx_context context, vx_graph graph, vx_tensor *signals, vx_size k)
+{
+    const nnr_tensor *what = &nnr_signals[k];
+    vx_size end[NNR_DIMS], dim;
+    vx_status status;
+    for (dim = 0; dim < what->number_of_dims; dim++)
+        end[dim] = what->start[dim] + what->dims[dim];
+    if (what->whole >= 0)
+        signals[k] = vxCreateTensorFromView(signals[what->whole], what->number_of_dims, what->start, end);
+    else if (what->is_virtual)
+        signals[k] = vxCreateVirtualTensor(graph, what->number_of_dims, what->dims, what->data_type,
+                                           what->fixed_point_position);
+    else
+        signals[k] = vxCreateTensor(context, what->number_of_dims, what->dims, what->data_type,
+                                    what->fixed_point_position);
+    status = failed(vxGetStatus((vx_reference)signals[k]), "creating", what->name);
+    if (status == VX_SUCCESS && what->is_padded) {
+        void *zeros = calloc(what->bytes, 1);
+        if (zeros == NULL)
+            return failed(VX_ERROR_NO_MEMORY, "creating", what->name);
+        status = copy(what, signals[k], zeros, VX_WRITE_ONLY);
+        free(zeros);
+    }
+    return status;
+}
+
 static vx_status signals_of(vx_context context, vx_graph graph, vx_tensor signals[NNR_SIGNALS + 1])
 {
     vx_status status = VX_SUCCESS;
-    vx_size start[NNR_DIMS] = {0}, end[NNR_DIMS], k, dim;
+    vx_size k;
     for (k = 0; k <= NNR_SIGNALS; k++)
         signals[k] = NULL;
-    for (k = NNR_SIGNALS; k-- > 0 && status == VX_SUCCESS;) {  /* parts precede the signal that contains them */
-        const nnr_tensor *what = &nnr_signals[k];
-        for (dim = 0; dim < what->number_of_dims; dim++) {
-            start[dim] = dim == 2 ? what->first : 0;
-            end[dim] = start[dim] + what->dims[dim];
-        }
-        if (what->whole >= 0)
-            signals[k] = vxCreateTensorFromView(signals[what->whole], what->number_of_dims, start, end);
-        else if (what->is_virtual)
-            signals[k] = vxCreateVirtualTensor(graph, what->number_of_dims, what->dims, what->data_type,
-                                               what->fixed_point_position);
-        else
-            signals[k] = vxCreateTensor(context, what->number_of_dims, what->dims, what->data_type,
-                                        what->fixed_point_position);
-        status = failed(vxGetStatus((vx_reference)signals[k]), "creating", what->name);
-    }
+    for (k = NNR_SIGNALS; k-- > 0 && status == VX_SUCCESS;)  /* parts precede signals that are made of parts */
+        if (nnr_signals[k].whole < 0 || (vx_size)nnr_signals[k].whole > k)
+            status = signal_of(context, graph, signals, k);
+    for (k = 0; nnr_signals[k].name != NULL && status == VX_SUCCESS; k++)  /* other views follow the signal */
+        if (signals[k] == NULL)
+            status = signal_of(context, graph, signals, k);
     return status;
 }
 """
@@ -290,6 +307,50 @@ static vx_status pooling(vx_graph graph, vx_tensor *signals, vx_size input, vx_e
                                 signals[output]), "vxPoolingLayer", output);
 }
 """,
+    "roi_pooling": """\
+
+/* The regions are items of 16 bits: first column, first row, last column and last row. */
+static vx_status roi_pooling(vx_graph graph, vx_tensor *signals, vx_size input, vx_tensor regions, vx_size output)
+{
+    vx_nn_roi_pool_params_t params;
+    memset(&params, 0, sizeof params);
+    params.pool_type = VX_NN_POOLING_MAX;
+    return added(vxROIPoolingLayer(graph, signals[input], regions, &params, sizeof params, signals[output]),
+                 "vxROIPoolingLayer", output);
+}
+""",
+    "addition": """\
+
+static vx_status addition(vx_graph graph, vx_tensor *signals, vx_size input, vx_tensor other, vx_size output)
+{
+    return added(vxTensorAddNode(graph, signals[input], other, VX_CONVERT_POLICY_SATURATE, signals[output]),
+                 "vxTensorAddNode", output);
+}
+""",
+    "subtraction": """\
+
+static vx_status subtraction(vx_graph graph, vx_tensor *signals, vx_size input, vx_tensor other, vx_size output)
+{
+    return added(vxTensorSubtractNode(graph, signals[input], other, VX_CONVERT_POLICY_SATURATE, signals[output]),
+                 "vxTensorSubtractNode", output);
+}
+""",
+    "multiplication": """\
+
+static vx_status multiplication(vx_graph graph, vx_tensor *signals, vx_size input, vx_tensor other, vx_float32 factor,
+                                vx_size output)
+{
+    vx_scalar scale = vxCreateScalar(vxGetContext((vx_reference)graph), VX_TYPE_FLOAT32, &factor);
+    vx_status status = failed(vxGetStatus((vx_reference)scale), "creating a factor for", nnr_signals[output].name);
+    if (status == VX_SUCCESS) {
+        status = added(vxTensorMultiplyNode(graph, signals[input], other, scale, VX_CONVERT_POLICY_SATURATE,
+                                            VX_ROUND_POLICY_TO_NEAREST_EVEN, signals[output]),
+                       "vxTensorMultiplyNode", output);
+        vxReleaseScalar(&scale);
+    }
+    return status;
+}
+""",
     "activation": """\
 
 static vx_status activation(vx_graph graph, vx_tensor *signals, vx_size input, vx_enum function, vx_float32 a,
@@ -321,6 +382,9 @@ static vx_status normalization(vx_graph graph, vx_tensor *signals, vx_size input
 }
 """,
 }
+
+#: Layers with a bias, which may be NULL.
+_BIASED = ("convolution", "deconvolution", "fully_connected")
 
 _BUILD = """\
 
@@ -366,8 +430,10 @@ int main(int argc, char **argv)
 {
     vx_status status = VX_FAILURE;
     FILE *input = argc == 4 ? fopen(argv[2], "rb") : NULL, *output = input ? fopen(argv[3], "wb") : NULL;
-    if (output == NULL) {
+    if (argc != 4) {
         fprintf(stderr, "usage: %s FOLDER INPUT OUTPUT\\n", argv[0]);
+    } else if (output == NULL) {
+        fprintf(stderr, "cannot open %s\\n", argv[input ? 3 : 2]);
     } else {
         vx_context context = vxCreateContext();
         status = failed(vxGetStatus((vx_reference)context), "creating", "a context");
@@ -401,7 +467,8 @@ def client_source(tensors: Sequence[VxTensor], network: Network) -> str:
     """Return the text of ``client.c``, without a main function if the network is incomplete."""
     real = {*network.inputs, *network.outputs, *network.views, *[whole for whole, _ in network.views.values()]}
     signals = [
-        _entry(tensor, k not in real, *network.views.get(k, (-1, 0))) for k, tensor in enumerate(network.signals)
+        _entry(tensor, k not in real, k in network.padded, *network.views.get(k, (-1, ())))
+        for k, tensor in enumerate(network.signals)
     ]
     parts = [
         _START,
@@ -426,20 +493,29 @@ def _table(declared: str, entries: Iterable[str], last: str) -> str:
     return f"\nconst {declared} = {{\n{lines}}};\n"
 
 
-def _entry(tensor: VxTensor, is_virtual: bool = False, whole: int = -1, first: int = 0) -> str:
+def _entry(
+    tensor: VxTensor,
+    is_virtual: bool = False,
+    is_padded: bool = False,
+    whole: int = -1,
+    start: tuple[int, ...] = (),
+) -> str:
     file = string(tensor.file) if tensor.file else "NULL"
-    flag = "vx_true_e" if is_virtual else "vx_false_e"
-    dims = ", ".join(map(str, tensor.dims))
-    sizes = f"{whole}, {first}, {tensor.nbytes}, {len(tensor.dims)}, {{{dims}}}"
-    return f"{{{string(tensor.name)}, {file}, {tensor.type.name}, {tensor.type.position}, {flag}, {sizes}}}"
+    flags = ", ".join("vx_true_e" if flag else "vx_false_e" for flag in (is_virtual, is_padded))
+    first, dims = (", ".join(map(str, items)) for items in (start or (0,), tensor.dims))
+    sizes = f"{whole}, {{{first}}}, {tensor.nbytes}, {len(tensor.dims)}, {{{dims}}}"
+    return f"{{{string(tensor.name)}, {file}, {tensor.type.name}, {tensor.type.position}, {flags}, {sizes}}}"
 
 
 def _call(layer: Layer, places: dict[str, int]) -> str:
     """Return the call that adds a layer."""
     arguments = ["graph", "signals", str(layer.input)]
     if layer.weight is not None:
-        bias = "NULL" if layer.bias is None else f"tensors[{places[layer.bias]}]"
-        arguments += [f"tensors[{places[layer.weight]}]", bias]
+        arguments.append(f"tensors[{places[layer.weight]}]")
+    if layer.other is not None:
+        arguments.append(f"signals[{layer.other}]")
+    if layer.kind in _BIASED:
+        arguments.append("NULL" if layer.bias is None else f"tensors[{places[layer.bias]}]")
     arguments += [literal(argument) for argument in layer.arguments]
     return f"{layer.kind}({', '.join([*arguments, str(layer.output)])})"
 

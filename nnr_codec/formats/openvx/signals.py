@@ -6,20 +6,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...model import Array
-from ...topology.graph import Value
-from ..nnef.dataflow import flow
-from ..nnef.graph import NnefGraph
-from .arguments import NoLayerError, Shape, integers, number, padding
-from .network import Layer, Network, Parameters
-from .tensors import Q78, VxTensor
+import numpy as np
+import numpy.typing as npt
 
-#: Operations whose results have the largest shape of their inputs.
-ALIKE = ("+", "-", "*", "/", "add", "sub", "mul", "div", "pow", "min", "max", "batch_normalization", "prelu")
+from ...model import Array
+from ...topology.graph import Graph, Value
+from .arguments import NoLayerError, Shape, number
+from .network import Layer, Network, Parameters
+from .tensors import LEAST, MOST, POSITION, Q78, VxTensor
+
 #: Inputs of a batch normalization other than its data.
 NORMALIZING = ("mean", "variance", "offset", "scale")
 #: Maximum number of items of a signal.
 LARGEST_SIGNAL = 1 << 40
+#: Maximum n of factors 2**-n that implementations of multiplications must support.
+SHIFTS = 15
 
 
 @dataclass(frozen=True)
@@ -37,57 +38,44 @@ class Wire:
     shape: Shape
 
 
+def check_items(items: npt.NDArray[np.float64]) -> None:
+    """Raise NoLayerError if items are not finite, or round to levels outside Q7.8."""
+    with np.errstate(over="ignore"):
+        levels = np.rint(items * (1 << POSITION))
+    if not np.isfinite(levels).all() or levels.min() < LEAST or levels.max() > MOST:
+        raise NoLayerError
+
+
 class Wires:
     """State of the search: the signals of values, and the tensors that layers use.
 
     Parameters
     ----------
-    graph : NnefGraph
+    graph : Graph
     parameters : Parameters
     vectors : mapping of str to ndarray
-        Values of the tensors that determine whether a batch normalization is folded.
+        Values of the tensors of batch normalizations.
     """
 
-    def __init__(self, graph: NnefGraph, parameters: Parameters, vectors: Mapping[str, Array]) -> None:
+    def __init__(self, graph: Graph, parameters: Parameters, vectors: Mapping[str, Array]) -> None:
         self.parameters, self.vectors = parameters, vectors
         self.network = Network()
-        self.flow = flow(graph)
-        self.names = {id(value): name for name, value in reversed([*self.flow.names.items()])}
+        self.aligns_last = graph.aligns_last
+        self.names = {id(value): name for name, value in reversed([*graph.names.items()])}
         self.wires: dict[int, Wire | None] = {}  # by the identity of values
         self.not_negative: set[int] = set()
-        self.made: set[int] = set()  # outputs of layers that are not parts of others
         self.roles: dict[str, Shape] = {}  # shapes of tensors in layers
 
     def tensors_in(self, value: Value) -> Iterator[Wire | None]:
-        """Yield the tensors that an operation uses; None for tensors of unknown shape."""
+        """Yield the operands of an operation that have signals; None for operands of unknown shape."""
         for used in value.inputs.values():
             for item in used.items or [used]:
                 if id(item) in self.wires:
                     yield self.wires[id(item)]
 
-    def shape_of(self, value: Value) -> Shape | None:
-        """Return the shape of an operation that is not a layer, if it is known."""
-        wires = list(self.tensors_in(value))
-        shapes = [wire.shape for wire in wires if wire]
-        if not shapes or len(shapes) < len(wires):
-            return None
-        if value.operation == "transpose":
-            axes = integers(value, "axes")
-            return tuple(shapes[0][axis] for axis in axes) if sorted(axes) == [*range(len(shapes[0]))] else None
-        if value.operation == "pad":
-            pairs = padding(value) or []
-            return tuple(sum((extent, *pair)) for extent, pair in zip(shapes[0], pairs, strict=False))
-        if value.operation == "concat":
-            (axis,) = integers(value, "axis")
-            if not all(0 <= axis < len(shape) for shape in shapes):
-                return None
-            before, after = shapes[0][:axis], shapes[0][axis + 1 :]
-            return (*before, sum(shape[axis] for shape in shapes), *after)
-        return max(shapes, key=prod) if value.text in ALIKE else None
-
     # ---------------------------------------------------------------------------------------------- signals
     def signal(self, value: Value, shape: Shape) -> Wire:
-        """Add a signal."""
+        """Add a signal. Raise NoLayerError for an invalid shape."""
         if not shape or min(shape) < 1 or prod(shape) > LARGEST_SIGNAL:
             raise NoLayerError
         name = self.names.get(id(value), value.text)
@@ -101,7 +89,7 @@ class Wires:
         return wire
 
     def wire(self, value: Value, name: str) -> Wire:
-        """Return the signal of an argument."""
+        """Return the signal of an argument. Raise NoLayerError if it has none."""
         wire = self.wires.get(id(value.inputs.get(name)))
         if wire is None:
             raise NoLayerError
@@ -110,13 +98,37 @@ class Wires:
     def layer(self, kind: str, source: Wire, value: Value, shape: Shape, *arguments: int | float | str) -> Wire:
         """Add a layer without tensors."""
         wire = self.signal(value, shape)
-        self.add(Layer(kind, source.signal, wire.signal, arguments=arguments))
+        self.network.layers.append(Layer(kind, source.signal, wire.signal, arguments=arguments))
         return wire
 
-    def add(self, layer: Layer) -> None:
-        """Append a layer."""
-        self.network.layers.append(layer)
-        self.made.add(layer.output)
+    def is_plain(self, wire: Wire) -> bool:
+        """Return whether a signal has the dimensions of its shape in the graph."""
+        return self.network.signals[wire.signal].dims == wire.shape[::-1]
+
+    def is_repeated(self, shape: Shape, wire: Wire) -> bool:
+        """Return whether an operand of this shape gets the shape of a signal if its dimensions of 1 are repeated."""
+        pairs = zip(shape, wire.shape, strict=False)
+        return len(shape) == len(wire.shape) and self.is_plain(wire) and all(a in (1, b) for a, b in pairs)
+
+    def contain(self, whole: Wire, part: Wire, start: Shape) -> None:
+        """Make a signal a part of another one. Raise NoLayerError if it is a part already."""
+        if part.signal in self.network.views or not self.is_plain(part):
+            raise NoLayerError
+        self.network.views[part.signal] = whole.signal, start[::-1]
+
+    def padded(self, value: Value, source: Wire, pads: list[tuple[int, int]]) -> Wire:
+        """Return a signal that contains a source signal, and zeros around it."""
+        if len(pads) != len(source.shape) or any(not 0 <= pad <= LARGEST_SIGNAL for pair in pads for pad in pair):
+            raise NoLayerError
+        if source.signal in self.network.views or not self.is_plain(source):
+            raise NoLayerError
+        shape = tuple(extent + sum(pair) for extent, pair in zip(source.shape, pads, strict=True))
+        whole = self.signal(value, shape)
+        self.contain(whole, source, tuple(before for before, _ in pads))
+        self.network.padded.add(whole.signal)
+        if source.signal in self.not_negative:
+            self.not_negative.add(whole.signal)
+        return whole
 
     # ---------------------------------------------------------------------------------------------- tensors
     def named(self, value: Value | None) -> str | None:
@@ -130,14 +142,50 @@ class Wires:
         return self.named(value) if value.tensor.is_private else None
 
     def tensor(self, name: str | None, shape: Shape) -> str:
-        """Return a tensor for a layer in this shape; extents of 1 are ignored for vectors."""
+        """Return a tensor for a layer in this shape; extents of 1 are ignored for vectors.
+
+        Raise NoLayerError if the tensor is unknown, is not Q7.8 or has another shape.
+        """
         if name is None or not self.parameters.is_fixed(name) or name in self.network.turned:
             raise NoLayerError
         found = self.parameters.shape(name)
-        fits = prod(found) == shape[0] and max(found, default=1) == shape[0] if len(shape) == 1 else found == shape
+        fits = (
+            prod(found) == shape[0] and max(found, default=1) == shape[0]
+            if len(shape) == 1
+            else self.extended(found, len(shape)) == shape
+        )
         if not fits or self.roles.get(name, shape) != shape:
             raise NoLayerError
         return name
+
+    def extended(self, shape: Shape, rank: int) -> Shape:
+        """Return a shape with dimensions of 1, as for operands of this rank."""
+        ones = (1,) * (rank - len(shape))
+        return ones + shape if self.aligns_last else shape + ones
+
+    def derive(self, value: Value, suffix: str, items: npt.NDArray[np.float64]) -> str:
+        """Add a tensor of rounded items. Raise NoLayerError if one of them is not finite or too large."""
+        check_items(items)
+        name = f"{self.names.get(id(value), value.text)}/{suffix}"
+        while name in self.network.derived or self.parameters.name(name) is not None:
+            name += "_"
+        self.network.derived[name] = np.rint(items * (1 << POSITION)) / (1 << POSITION)
+        return name
+
+    def scaled(self, value: Value, source: Wire, factors: npt.NDArray[np.float64]) -> Wire:
+        """Multiply a signal by factors, which a power of two scales to the range of Q7.8."""
+        most = float(np.abs(factors).max())
+        shift = next((k for k in reversed(range(SHIFTS + 1)) if most * 2.0**k <= MOST / (1 << POSITION)), 0)
+        name, wire = self.derive(value, "factors", factors * 2.0**shift), self.like(value, source)
+        arguments = (2.0**-shift,)
+        self.network.layers.append(Layer("multiplication", source.signal, wire.signal, name, arguments=arguments))
+        return wire
+
+    def like(self, value: Value, source: Wire) -> Wire:
+        """Add a signal with the dimensions of another one, whatever its shape in the graph."""
+        wire, signals = self.signal(value, source.shape), self.network.signals
+        signals[wire.signal] = replace(signals[wire.signal], dims=signals[source.signal].dims)
+        return wire
 
     def use(self, name: str, shape: Shape) -> str:
         """Record that a layer uses a tensor in this shape."""
@@ -145,7 +193,7 @@ class Wires:
         self.network.dims[name] = tuple(reversed(shape))
         return name
 
-    def tail(self, core: Value, channels: int) -> tuple[str | None, list[Value]]:
+    def tail(self, core: Value, channels: int, rank: int) -> tuple[str | None, list[Value]]:
         """Return the bias of a layer, and the following operations that only add it."""
         given = core.inputs.get("bias")
         bias = None if given is None or number(given) == 0 else self.tensor(self.named(given), (channels,))
@@ -154,7 +202,8 @@ class Wires:
             (user,) = output.users
             found = None
             if user.operation == "add" and bias is None:
-                found = self.added(user.inputs.get("y" if user.inputs.get("x") is output else "x"), channels)
+                other = user.inputs.get("y" if user.inputs.get("x") is output else "x")
+                found = self.added(other, channels, rank)
             elif user.operation == "batch_normalization" and user.inputs.get("input") is output:
                 found = self.offset(user, bias, core, channels)
             if found is None:
@@ -163,14 +212,14 @@ class Wires:
             chain.append(user)
         return bias, chain
 
-    def added(self, value: Value | None, channels: int) -> str | None:
-        """Return the tensor that is added to each channel; None if there is none."""
+    def added(self, value: Value | None, channels: int, rank: int) -> str | None:
+        """Return the tensor that is added to each channel of an operand of this rank; None if there is none."""
         try:
             name = self.tensor(self.named(value), (channels,))
         except NoLayerError:
             return None
         shape = self.parameters.shape(name)
-        return name if len(shape) > 1 and shape[1] == channels else None
+        return name if len(shape) <= rank and self.extended(shape, rank)[1] == channels else None
 
     def offset(self, call: Value, bias: str | None, core: Value, channels: int) -> str | None:
         """Return the offset of a batch normalization that only adds it; None for others."""
@@ -210,18 +259,18 @@ class Wires:
         known = self.parameters.shape(name)
         try:
             self.tensor(name, known)
-            bias, chain = self.tail(core, shape[1])
+            bias, chain = self.tail(core, shape[1], len(shape))
         except NoLayerError:
-            raise NoLayerError(shape) from None
+            raise NoLayerError from None
         if turned and (name in self.roles or name == bias):
-            raise NoLayerError(shape)
+            raise NoLayerError
         wire = self.signal(chain[-1] if chain else core, shape)
         self.use(name, (known[1], known[0], *known[2:]) if turned else known)
         if turned:
             self.network.turned.add(name)
         if bias is not None:
             self.use(bias, shape[1:2])
-        self.add(replace(layer, output=wire.signal, bias=bias))
+        self.network.layers.append(replace(layer, output=wire.signal, bias=bias))
         for value in chain:
             self.wires[id(value)] = wire
         return wire

@@ -70,7 +70,7 @@ class VxTensor:
     file : str
         File name in the folder; empty for a tensor without a file.
     turned : bool
-        True if the file has the first two dimensions of the array exchanged, and the others reversed.
+        True if the file has the first two dimensions of the array exchanged, and the items reversed along the others.
     """
 
     name: str
@@ -95,7 +95,7 @@ class VxTensor:
 
 
 def type_of(dtype: np.dtype[Any]) -> VxType | None:
-    """Return the type for a dtype, for floats subject to their values; None if there is none."""
+    """Return the type for a dtype; None if there is none. Floats get Q7.8, which may not represent their values."""
     stored = stored_type(dtype)
     if stored is None:
         return None
@@ -105,7 +105,7 @@ def type_of(dtype: np.dtype[Any]) -> VxType | None:
 def describe(model: Model, network: Network) -> list[VxTensor]:
     """Return the tensors of a model as its layers need them. Raise FormatError for a tensor that cannot be written."""
     names = [name for name in model if name not in network.folded]
-    digits, found = len(str(max(len(names) - 1, 0))), []
+    digits, found = len(str(max(len(names) + len(network.derived) - 1, 0))), []
     for place, name in enumerate(names):
         dtype, shape = described(model, name)
         type_ = type_of(dtype)
@@ -118,17 +118,22 @@ def describe(model: Model, network: Network) -> list[VxTensor]:
             raise FormatError(
                 f"tensor {name!r} of shape {shape} has no elements, which vxCreateTensor rejects", tensor=name
             )
-        plain = _OTHERS.sub("_", name)[:NAME_LENGTH]
-        file = f"{place:0{digits}}-{plain}{type_.suffix}"
         dims = network.dims.get(name) or tuple(reversed(shape)) or (1,)
-        found.append(VxTensor(name, type_, dims, file, name in network.turned))
+        found.append(VxTensor(name, type_, dims, _file(place, digits, name, type_), name in network.turned))
+    for place, (name, array) in enumerate(network.derived.items(), len(names)):
+        found.append(VxTensor(name, Q78, tuple(reversed(array.shape)), _file(place, digits, name, Q78)))
     return found
+
+
+def _file(place: int, digits: int, name: str, type_: VxType) -> str:
+    """Return the file name of a tensor."""
+    return f"{place:0{digits}}-{_OTHERS.sub('_', name)[:NAME_LENGTH]}{type_.suffix}"
 
 
 def write_tensor(file: BinaryIO, array: Array, tensor: VxTensor) -> None:
     """Write the items, little-endian. Raise FormatError for a float that is not exactly Q7.8."""
     if tensor.turned:
-        array = np.ascontiguousarray(array.swapaxes(0, 1)[:, :, ::-1, ::-1])
+        array = np.ascontiguousarray(np.flip(array.swapaxes(0, 1), tuple(range(2, array.ndim))))
     for part in _parts(array):
         if tensor.type is Q78:
             file.write(_levels(part, tensor.name).astype("<i2").data)

@@ -1,25 +1,29 @@
 """PyTorch files: zip archives of ``torch.save``, and the format before PyTorch 1.6.
 
 Reading does not need PyTorch: :mod:`.pickles` interprets the pickle, which contains the locations of tensors; their
-items are read on access. Other structures than a dict of tensors by name, such as nested containers, numbers, strings
-and module versions, are stored in the topology, a text of :mod:`.tree`. Writing calls ``torch.save``.
+items are read on access. Several files can be the shards of a model, with an index like the one of safetensors. Other
+structures than a dict of tensors by name, such as nested containers, numbers, strings and module versions, are stored
+in the topology, a text of :mod:`.description`; the structure of shards is ignored. Writing calls ``torch.save``.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...dtypes import StoredType
+from ...dtypes import STORED_TYPES, StoredType
 from ...errors import FormatError, MissingDependencyError
 from ...files import output_file
 from ...limits import Budget, Limits
 from ...model import Array, Model, Topology, Wiring
 from .. import FormatWarning, listed, opened_file, require, state
-from ..lazy import LazyTensors
+from ..lazy import Entry, LazyTensors
+from ..safetensors.header import PEEK, is_index
+from ..safetensors.shards import named, read_index
 from . import description
 from .archive import LEGACY, entry_of, is_archive, open_archive, read_legacy, view_of
 from .modules import from_module, load_state
@@ -32,26 +36,34 @@ __all__ = ["from_module", "load", "load_state", "load_topology", "owns", "recogn
 NAME = "pytorch"
 SUFFIXES = (".pt", ".pth", ".ckpt", "pytorch_model.bin")
 DESCRIPTION = "PyTorch: tensors in containers, as torch.save writes them"
-READS = "a .pt, .pth, .ckpt or .bin of torch.save"
+READS = "a .pt, .pth, .ckpt or .bin of torch.save, or the index of several .bin"
 NEEDS_TO_WRITE = ("torch",)
 EXTRA = "torch"
 TOPOLOGY = "pytorch"
 
 
 def recognise(source: Path | BinaryIO) -> bool:
-    """Return whether the source is a zip archive of ``torch.save``, or a file of its old format."""
+    """Return whether the source is a zip archive of ``torch.save``, a file of its old format, an index of shards, or a
+    folder with one."""
     if isinstance(source, Path) and not source.is_file():
-        return False
+        return main_file(source).is_file()
     with opened_file(source) as file:
-        head = file.read(len(LEGACY))
-        return head == LEGACY or (head.startswith(b"PK") and is_archive(file))
+        head = file.read(PEEK)
+        is_file = head.startswith(LEGACY) or (head.startswith(b"PK") and is_archive(file))
+        return is_file or is_index(head, of_pickles=True)
+
+
+def main_file(folder: Path) -> Path:
+    """Return the index of a folder."""
+    return folder / "pytorch_model.bin.index.json"
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read a file; tensors of a path are read on access.
+    """Read a file, an index of shards, or the folder with one; tensors of a path are read on access.
 
-    Tensors that are the same view of the same memory are tied. Other tensors that share memory, and members of the
-    archive that are not read, are listed in a FormatWarning, or in a FormatError if ``strict``.
+    From shards, the tensors in the index are read, in the order of the shards' names. Tensors that are the same view of
+    the same memory are tied. Other tensors that share memory, and members of the archive that are not read, are listed
+    in a FormatWarning, or in a FormatError if ``strict``.
 
     Raises
     ------
@@ -62,7 +74,15 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     MissingDependencyError
         ``ml_dtypes`` is required and not installed.
     """
+    if isinstance(source, Path) and source.is_dir():
+        source = main_file(source)
     with opened_file(source) as file:
+        if is_index(file.read(PEEK), of_pickles=True):
+            if not isinstance(source, Path):
+                raise FormatError("an index of shards; give its path, with the shards in the same folder")
+            model, apart, left = _shards(source, limits)
+            _report(apart, left, strict=strict)
+            return model
         found, big, unread = _found(file, limits)
         for name, view in found.views.items():
             _check_type(name, view.stored)
@@ -72,27 +92,56 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
             tensors = LazyTensors([(source, state(file))], entries)
         else:
             tensors = {name: entry.read(file, f"tensor {name[:80]!a}") for name, entry in entries.items()}
+    _report(found.apart, unread, strict=strict)
+    topology = None if found.is_plain else _topology(found, limits)
+    return Model(tensors, topology, format=NAME, aliases=found.aliases)
+
+
+def _report(apart: list[str], unread: list[str], *, strict: bool) -> None:
+    """Warn of tensors that share memory, and of parts that are not read; raise FormatError if ``strict``."""
     for what, names in (
-        ("tensors that share only part of their memory are stored separately", found.apart),
+        ("tensors that share only part of their memory are stored separately", apart),
         ("unused members of the archive are left out", unread),
     ):
         if names and strict:
             raise FormatError(f"{what}: {listed(names)}")
         if names:
-            warnings.warn(f"{what}: {listed(names)}", FormatWarning, stacklevel=3)
-    topology = None if found.is_plain else _topology(found, limits)
-    return Model(tensors, topology, format=NAME, aliases=found.aliases)
+            warnings.warn(f"{what}: {listed(names)}", FormatWarning, stacklevel=4)
+
+
+def _shards(path: Path, limits: Limits) -> tuple[Model, list[str], list[str]]:
+    """Return the model of an index, and the names for :func:`_report`."""
+    budget = Budget(limits)
+    index = read_index(path, budget)
+    files, entries, aliases = [], dict[str, Entry](), dict[str, str]()
+    apart, left = list[str](), index.strangers
+    for number, (name, shard) in enumerate([(name, index.locate(name)) for name in index.names]):
+        with open(shard, "rb") as file, named(name):
+            found, big, unread = _found(file, limits)
+            part = {tensor: replace(entry_of(view, big=big), file=number) for tensor, view in found.views.items()}
+            for tensor, entry in part.items():
+                _check_type(tensor, STORED_TYPES[entry.type])
+                budget.charge("max_total_bytes", entry.nbytes, "bytes of all tensors")
+            files.append((shard, state(file)))
+        left += [*index.check(name, part), *unread]
+        apart += found.apart
+        entries |= {tensor: entry for tensor, entry in part.items() if tensor in index.weight_map}
+        aliases |= {one: other for one, other in found.aliases.items() if {one, other} <= entries.keys()}
+    index.check_complete(entries.keys())
+    return Model(LazyTensors(files, entries), format=NAME, aliases=aliases), apart, left
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
-    """Read the description of a file with any content; errors are those of :func:`load`."""
+    """Read the description of a file with any content; raises the errors of :func:`load`."""
+    if isinstance(source, Path) and source.is_dir():
+        raise FormatError("shards of PyTorch files have no topology")
     with opened_file(source) as file:
         found, _, _ = _found(file, limits)
     return _topology(found, limits)
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write a model to a path; warnings and errors are those of :func:`write`, and FileExistsError."""
+    """Write a model to a path; issues the warnings and raises the errors of :func:`write`, and FileExistsError."""
     torch = _torch()
     with output_file(path, overwrite=overwrite) as file:
         write_model(torch, model, file, scratch=path.parent)
@@ -102,7 +151,7 @@ def write(model: Model, file: BinaryIO) -> None:
     """Write a model with ``torch.save`` to a file that need not be seekable; equal models give equal bytes.
 
     A model with the description of a PyTorch file gets its structure back, with tied tensors as one object. The tensors
-    of other models are written as a dict without the topology. Metadata are lost in any case; a FormatWarning reports
+    of other models are written as a dict without the topology. Metadata is lost in any case; a FormatWarning reports
     both losses.
 
     Raises

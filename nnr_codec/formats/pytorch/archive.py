@@ -50,7 +50,7 @@ class StridedEntry(Entry):
     big: bool = False
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """Read the tensor; errors are those of any entry."""
+        """Read the tensor; raises the errors of any entry."""
         stored = STORED_TYPES[self.type]
         pattern = stored.pattern.newbyteorder(">" if self.big else "<")
         items = np.empty(self.nbytes // stored.itemsize if self.stride else self.shape, pattern)
@@ -120,8 +120,10 @@ def read_legacy(file: BinaryIO, limits: Limits) -> tuple[object, dict[str, tuple
     places: dict[str, tuple[int, int]] = {}
     at = keys.end
     for key in keys.value:
-        if type(key) is not str or key not in content.storages or key in places:
-            raise FormatError("a storage in the file is unknown to the pickle, or occurs twice")
+        if type(key) is not str or key not in content.storages:
+            raise FormatError(f"storage {str(key)[:40]!a} is unknown to the pickle")
+        if key in places:
+            raise FormatError(f"storage {key[:40]!a} occurs twice")
         file.seek(at)
         nbytes = int.from_bytes(file.read(8), "little") * content.storages[key][1]
         places[key] = at + 8, nbytes

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...errors import FormatError
 from ...model import Block, Wiring
+from .. import listed
 from ..safetensors.header import parse_object
 
 #: First key of the text, and version of the format.
@@ -104,7 +105,9 @@ def parse(data: bytes) -> Description:
     if value[KEY] != VERSION:
         raise FormatError(f"{KEY} {str(value[KEY])[:20]!a} is not supported; only {VERSION} is")
     if not {"tree"} <= value.keys() <= {KEY, "tree", "blocks"}:
-        raise FormatError("the description has unknown parts besides a tree and blocks")
+        raise FormatError(
+            f"the description must have 'tree' and may have 'blocks', got {listed(sorted(value.keys() - {KEY}))}"
+        )
     places: dict[str, TensorPlace] = {}
     size = 0
     for name, shape in _places(value["tree"], (), 0):

@@ -6,7 +6,9 @@ import importlib
 from typing import Any
 
 from ...dtypes import STORED_TYPES, StoredType, bit_patterns
+from ...errors import FormatError
 from ...model import Array
+from .. import lacks_type
 from ..lazy import native
 
 #: Types that PyTorch supports, under the same names.
@@ -34,8 +36,30 @@ def array_of(tensor: Any, stored: StoredType, name: str) -> Array:
     return native(patterns_of(dense, stored), stored.name, f"tensor {name[:80]!a}")
 
 
+def named_array(name: str, tensor: Any) -> Array:
+    """Return the result of :func:`array_of`. Raise FormatError for an unsupported type."""
+    type_ = str(tensor.dtype).removeprefix("torch.")
+    if type_ not in TYPES:
+        raise FormatError(f"tensor {name[:80]!a} has dtype {tensor.dtype}, which is not supported")
+    return array_of(tensor, STORED_TYPES[type_], name)
+
+
 def filled(tensor: Any, array: Array) -> Any:
     """Copy the items of an array into a contiguous CPU tensor of the same type and size, and return it."""
     target = patterns_of(tensor, STORED_TYPES[array.dtype.name])
     target.reshape(-1)[...] = bit_patterns(array)
     return tensor
+
+
+def tensor_of(array: Array, what: str) -> Any:
+    """Return an array as a CPU tensor, sharing its memory if it is contiguous and writable.
+
+    Raises FormatError, with ``what``, if PyTorch lacks the type.
+    """
+    torch = importlib.import_module("torch")
+    if array.dtype.name not in TYPES:
+        raise lacks_type(what, array.dtype, "pytorch")
+    items = bit_patterns(array)
+    if not items.flags.writeable:
+        items = items.copy()
+    return torch.from_numpy(items).view(getattr(torch, array.dtype.name)).reshape(array.shape)

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from ...model import Array, Model, Topology
 from .. import announce, lacks_type, listed, require
 from . import description
 from .batch_norms import find_blocks
-from .items import TYPES, array_of, filled
+from .items import TYPES, array_of, tensor_of
 from .pickles import Leaf
 from .structure import Found, View, walk
 
@@ -93,16 +93,13 @@ def to_state_dict(model: Model) -> dict[str, Any]:
     MissingDependencyError
         PyTorch is not installed.
     """
-    torch: Any = require("torch", "torch", "conversion to PyTorch tensors")
+    require("torch", "torch", "conversion to PyTorch tensors")
     made: dict[str, Any] = {}  # by the name of the tensor that others are tied to
     for name in model:
         own = model.aliases.get(name, name)
         if own in made:
             continue
-        array = model[name]
-        if array.dtype.name not in TYPES:
-            raise lacks_type(f"tensor {name[:80]!a}", array.dtype, "pytorch")
-        made[own] = filled(torch.empty(array.shape, dtype=getattr(torch, array.dtype.name)), array)
+        made[own] = tensor_of(model[name], f"tensor {name[:80]!a}").clone()
     return {name: made[model.aliases.get(name, name)] for name in model}
 
 
@@ -165,38 +162,54 @@ def load_state(module: Any, model: Model | Mapping[str, Array], *, strict: bool 
     """
     torch: Any = require("torch", "torch", "a PyTorch module")
     model = model if isinstance(model, Model) else Model(model)
-    state = {name: value for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+    state = state_of(torch, module)
     missing, strangers = (
         [name for name in state if name not in model.tensors],
         [name for name in model if name not in state],
     )
-    if strict and (missing or strangers):
-        what = [
-            f"{text}: {listed(names, 3)}" for text, names in (("missing", missing), ("unknown", strangers)) if names
-        ]
-        raise FormatError(f"the tensors do not match the module; {'; '.join(what)}")
+    if strict:
+        check_names(missing, strangers)
     names = [name for name in state if name in model.tensors]
     announce(model, names)
-    # All are checked before one is copied; each lazy tensor is decoded once.
+    # All are checked before one is copied; each lazy tensor is decoded once. Arrays may be views of the module.
     with torch.no_grad():
-        new = {name: _fitting(torch, name, np.asarray(model.tensors[name]), state[name]) for name in names}
+        new = {name: fitted(name, np.asarray(model.tensors[name]), state[name]).clone() for name in names}
         for name, tensor in new.items():
             state[name].copy_(tensor)
 
 
-def _fitting(torch: Any, name: str, array: Array, target: Any) -> Any:
-    """Return an array as a tensor with the type and shape of another one. Raise FormatError if that is impossible."""
-    what, shape = f"tensor {name[:80]!a}", tuple(target.shape)
-    if array.dtype.name not in TYPES:
-        raise lacks_type(what, array.dtype, "pytorch")
-    if [extent for extent in array.shape if extent != 1] != [extent for extent in shape if extent != 1]:
-        raise FormatError(f"{what} has shape {array.shape}; the module has {shape}")
-    tensor = filled(torch.empty(shape, dtype=getattr(torch, array.dtype.name)), array)
+def state_of(torch: Any, module: Any) -> dict[str, Any]:
+    """Return the parameters and buffers of a module by the names of ``state_dict()``."""
+    return {name: value for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+
+
+def check_names(missing: Sequence[str], strangers: Sequence[str]) -> None:
+    """Raise FormatError for tensors that the model or the module lacks."""
+    if missing or strangers:
+        what = [
+            f"{text}: {listed(names, 3)}" for text, names in (("missing", missing), ("unknown", strangers)) if names
+        ]
+        raise FormatError(f"the tensors do not match the module; {'; '.join(what)}")
+
+
+def check_fit(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], target: Any) -> None:
+    """Raise FormatError if a tensor of this type and shape cannot be copied into ``target``."""
+    what, needed = f"tensor {name[:80]!a}", tuple(target.shape)
+    if dtype.name not in TYPES:
+        raise lacks_type(what, dtype, "pytorch")
+    if [extent for extent in shape if extent != 1] != [extent for extent in needed if extent != 1]:
+        raise FormatError(f"{what} has shape {shape}; the module has {needed}")
     if target.is_meta:
         raise FormatError(f"{what} of the module is on device meta and has no items")
-    if tensor.is_floating_point() != target.is_floating_point():
-        raise FormatError(f"{what} has dtype {array.dtype}; the module has {target.dtype}")
-    found = tensor.to(target.dtype)
-    if not tensor.is_floating_point() and not np.array_equal(found.numpy(), array.reshape(shape)):
+    if (STORED_TYPES[dtype.name].kind == "f") != target.is_floating_point():
+        raise FormatError(f"{what} has dtype {dtype}; the module has {target.dtype}")
+
+
+def fitted(name: str, array: Array, target: Any) -> Any:
+    """Return an array as a tensor with the type and shape of another one. Raise FormatError if that is impossible."""
+    check_fit(name, array.dtype, array.shape, target)
+    what = f"tensor {name[:80]!a}"
+    found = tensor_of(array.reshape(target.shape), what).to(target.dtype)
+    if not target.is_floating_point() and not np.array_equal(found.numpy(), array.reshape(target.shape)):
         raise FormatError(f"{what} has values that {target.dtype}, the dtype in the module, cannot represent")
     return found

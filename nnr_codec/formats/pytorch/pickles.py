@@ -21,7 +21,8 @@ from ...limits import Budget
 from ..diagnosis import AGAIN
 from .description import MAX_DEPTH, PAIRS
 
-#: Maximum number of open marks: two for each container, its own and that of a nested tuple, and those of a tensor.
+#: Maximum number of open marks: two for each container (its own and the mark of a nested tuple), and the marks of a
+#: tensor.
 _MAX_MARKS = 2 * MAX_DEPTH + 8
 #: Maximum number of dimensions in PyTorch.
 _MAX_DIMS = 64
@@ -60,7 +61,7 @@ class PickledContainer(list[Any]):
 
 
 class Leaf(NamedTuple):
-    """A torch.Size, torch.dtype or torch.device: kind and value of its node (:mod:`.tree`)."""
+    """A torch.Size, torch.dtype or torch.device: kind and value of its node (:mod:`.description`)."""
 
     kind: str
     value: Any
@@ -135,7 +136,7 @@ def _tensor(
 ) -> TensorRef:
     """Emulate ``_rebuild_tensor`` and ``_rebuild_tensor_v2``."""
     if type(storage) is not Storage or type(offset) is not int or not -_MAX_SIZE <= offset <= _MAX_SIZE:
-        raise _damaged("a tensor has no storage or offset")
+        raise _damaged("a tensor has an invalid storage or offset")
     _check_state(gradients, hooks)
     if metadata:
         raise FormatError(
@@ -143,7 +144,7 @@ def _tensor(
         )
     shape, stride = _sizes(shape), _sizes(stride)
     if len(shape) != len(stride) or min(shape, default=0) < 0:
-        raise _damaged("the shape and stride of a tensor do not match")
+        raise _damaged("the shape and stride of a tensor do not match, or an extent is negative")
     return TensorRef(
         storage.key, storage.size * storage.itemsize, dtype or storage.type, offset, shape, stride, gradients
     )
@@ -211,7 +212,7 @@ def _device(name: Any, index: Any = None) -> Leaf:
         text = name if index is None else f"{name}:{index}"
         if _DEVICE.fullmatch(text):
             return Leaf("device", text)
-    raise _damaged("a device has no name and index")
+    raise _damaged("a device has an invalid name or index")
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

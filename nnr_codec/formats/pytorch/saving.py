@@ -63,7 +63,7 @@ def _description(model: Model) -> description.Description | None:
 def _checked(name: str) -> str:
     """Return the name of a tensor as a key. Raise FormatError for a name that could not be read again."""
     if not is_name(name):
-        raise FormatError(f"tensor {name[:80]!a}: the name is not possible in a PyTorch file")
+        raise FormatError(f"tensor {name[:80]!a}: PyTorch files do not permit this name")
     return name
 
 

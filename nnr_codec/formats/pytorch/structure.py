@@ -213,7 +213,10 @@ class _Walker:
         kind = type(value)
         if kind is str:
             if _PAIR.search(value):
-                raise FormatError(f"{_place(path)}: a string has a surrogate pair, which JSON cannot represent")
+                raise FormatError(
+                    f"{_place(path)}: a string has two surrogate code points in a row, which JSON would read back as "
+                    "one character"
+                )
             return self.charged(value)
         if value is None or kind is bool:
             return value
@@ -252,7 +255,9 @@ class _Walker:
             node["requires_grad"] = view.requires_grad
         name = description.name_of(path)
         if not is_name(name):
-            raise FormatError(f"{what}: the name is not possible in a bitstream")
+            raise FormatError(
+                f"{what}: the name is empty, contains a zero byte, or is not Unicode text; rename the tensor"
+            )
         limits.check("max_name_bytes", len(name.encode()), "bytes of the name of a tensor")
         self.characters += len(name)
         if self.characters > description.MAX_NAMES:

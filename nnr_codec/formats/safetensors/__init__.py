@@ -53,12 +53,20 @@ def recognise(source: Path | BinaryIO) -> bool:
     return is_index(head) or is_file(head, size)
 
 
+def main_file(folder: Path) -> Path:
+    """Return the index of a folder, or else its only file. Raise FormatError if it has several indices."""
+    found = shards.of_folder(folder)
+    if len(found) != 1:
+        raise FormatError(f"the folder has {len(found)} files whose name ends in {shards.INDEX} instead of one")
+    return found[0]
+
+
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
     """Read a file, an index of shards, or a folder with one of these; tensors of a path are read on access.
 
-    Tensors are in the order of the header, shards in the order of their names. Nothing in a file is skipped. Other
-    files of a folder, index entries other than strings and numbers, and tensors missing in the index are listed in a
-    FormatWarning, or in a FormatError if ``strict``.
+    Tensors are in the order of the header, shards in the order of their names. Nothing in a file is skipped. A
+    FormatWarning, or a FormatError if ``strict``, lists tensors that the index lacks, and index entries other than
+    strings and numbers.
 
     Raises
     ------
@@ -72,7 +80,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     if isinstance(source, Path):
         files, entries, metadata, strangers = _opened(source, limits)
         if strangers:
-            leave_out(f"files and entries of the index are left out: {listed(strangers)}", strict)
+            leave_out(f"tensors and entries of the index are left out: {listed(strangers)}", strict)
         of_folder = source.is_dir()
         check_shard(shards.of_folder(source)[0] if of_folder else source, strict, of_folder=of_folder)
         return Model(LazyTensors(files, entries), metadata=metadata, format=NAME)
@@ -112,17 +120,13 @@ def _view(name: str, entry: Entry, data: mmap.mmap) -> Array:
 
 def _opened(source: Path, limits: Limits) -> tuple[_Files, dict[str, Entry], dict[str, str], list[str]]:
     """Return files, tensors, metadata, and the items that are left out."""
-    folder = source if source.is_dir() else None
-    if folder:
-        found = shards.of_folder(folder)
-        if len(found) != 1:
-            raise FormatError(f"the folder has {len(found)} files whose name ends in {shards.INDEX} instead of one")
-        source = found[0]
+    if source.is_dir():
+        source = main_file(source)
     budget = Budget(limits)
     with open(source, "rb") as file:
         if not is_index(file.read(PEEK)):
             metadata, entries = read_header(file, budget)
-            return [(source, state(file))], entries, metadata, _others(folder, {source.name})
+            return [(source, state(file))], entries, metadata, []
     index = shards.read_index(source, budget)
     files: _Files = []
     entries, texts, strangers = {}, [], index.strangers
@@ -133,19 +137,8 @@ def _opened(source: Path, limits: Limits) -> tuple[_Files, dict[str, Entry], dic
         texts.append(text)
         strangers += index.check(name, part)
         entries |= {tensor: entry for tensor, entry in part.items() if tensor in index.weight_map}
-    if missing := index.weight_map.keys() - entries.keys():
-        tensor = min(missing)
-        raise FormatError(
-            f"tensor {tensor[:80]!a} is not in {index.weight_map[tensor][:80]!a}, although the index says so",
-            tensor=tensor,
-        )
-    strangers = _others(folder, {source.name, *index.names}) + strangers
+    index.check_complete(entries.keys())
     return files, entries, shards.describe(index, entries, texts), strangers
-
-
-def _others(folder: Path | None, names: set[str]) -> list[str]:
-    """Return the other entries of a folder."""
-    return sorted(path.name for path in folder.iterdir() if path.name not in names) if folder else []
 
 
 # ------------------------------------------------------------------------------------------------ writing
@@ -158,8 +151,9 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
     """Write the tensors and metadata of a model to a path, one tensor at a time.
 
     The extension selects a file ``.safetensors``, or an index ``.safetensors.index.json`` with shards beside it. Any
-    other name is a folder with both, if the model came from shards or the folder exists, else a file. Shards are those
-    of the source, or else of at most 5 GB. Warnings and errors are those of :func:`write`, and FileExistsError.
+    other name is a folder with both, if the model came from shards or the folder exists, else a file. Shards are
+    divided as in the source; without shards in the source, each has at most 5 GB. Issues the warnings and raises the
+    errors of :func:`write`, and FileExistsError.
     """
     _warn_of_loss(model)
     name = path.name.lower()
@@ -192,7 +186,7 @@ def write(model: Model, file: BinaryIO) -> None:
     Raises
     ------
     FormatError
-        The format lacks an item type, a name is not Unicode text, or the metadata are not strings.
+        The format lacks an item type, a name is not Unicode text, or a value of the metadata is not a string.
     """
     _warn_of_loss(model)
     _write(model, file)

@@ -54,10 +54,11 @@ _MAX_SIZE = (1 << 63) - 1
 _INDEX = b'"weight_map"'
 
 
-def is_index(head: bytes) -> bool:
-    """Return whether a file with this beginning is an index of shards."""
+def is_index(head: bytes, *, of_pickles: bool = False) -> bool:
+    """Return whether a file with this beginning is an index of shards: safetensors files, or files of PyTorch."""
     # The length field has zero bytes, JSON does not.
-    return b"\0" not in head[:_SIZE] and head.lstrip()[:1] == b"{" and _INDEX in head
+    found = b"\0" not in head[:_SIZE] and head.lstrip()[:1] == b"{" and _INDEX in head
+    return found and (b'.bin"' in head.partition(_INDEX)[2]) == of_pickles
 
 
 def is_file(head: bytes, size: int) -> bool:
@@ -182,7 +183,7 @@ def describe(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Describ
     if dtype.name not in CODES:
         raise lacks_type(f"tensor {name[:80]!a}", dtype, "safetensors")
     if name == _METADATA or not is_text(name):
-        raise FormatError(f"tensor {name[:80]!a}: the name is not possible in safetensors", tensor=name)
+        raise FormatError(f"tensor {name[:80]!a}: safetensors does not permit this name", tensor=name)
     return CODES[dtype.name], shape
 
 

@@ -12,7 +12,7 @@ restoring the shards of a model is stored in its metadata (:data:`KEY`) as JSON:
 ``index``
     metadata of the index, if it has more than the correct ``total_size``, which is then null;
 ``metadata``
-    metadata of each shard, if they differ; common metadata are those of the model.
+    metadata of each shard, if they differ; common metadata belong to the model.
 
 Shards beside a new index follow its name: ``<stem>-…`` and ``<stem>.…`` get the new stem, other names are replaced. In
 a separate folder they keep their names, if these are portable, that is, ASCII.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -31,9 +31,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import FormatError
+from ...files import is_device
 from ...limits import Budget
 from .. import is_text
-from ..companion_files import is_device, located
+from ..companion_files import located
 from ..lazy import Entry
 from .header import Described, in_order, parse_object, size_of
 
@@ -100,6 +101,15 @@ class Index:
                 )
         return [tensor for tensor in entries if tensor not in self.weight_map]
 
+    def check_complete(self, entries: Collection[str]) -> None:
+        """Raise FormatError if the index has tensors that the shards lack."""
+        if missing := self.weight_map.keys() - entries:
+            tensor = min(missing)
+            place = self.weight_map[tensor]
+            raise FormatError(
+                f"the index places tensor {tensor[:80]!a} in {place[:80]!a}, which does not contain it", tensor=tensor
+            )
+
 
 def of_folder(folder: Path) -> list[Path]:
     """Return the indices of a folder; without an index, its only file of tensors."""
@@ -120,11 +130,6 @@ def read_index(path: Path, budget: Budget) -> Index:
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise FormatError("weight_map of the index is not an object of strings")
     for name in set(weight_map.values()):
-        if name.endswith(".bin"):
-            raise FormatError(
-                "an index of PyTorch files (.bin), which is not supported",
-                hint="save the model as safetensors, or encode each .bin separately (nnr encode FILE... -o FOLDER/)",
-            )
         if not name or name in (".", "..") or re.search(r"[\x00-\x1f/\\:]", name) or not is_text(name):
             raise FormatError(f"the index names a shard {name[:80]!a}, which is not a plain file name")
     if not (metadata is None or isinstance(metadata, dict)):
@@ -288,7 +293,7 @@ class _Record:
         ):
             raise FormatError(f"{what} does not describe shards")
         if not _are_portable([record.stem + SUFFIX]) or not _are_portable(record.names):
-            raise FormatError(f"{what} contains file names that are not portable or not those of shards")
+            raise FormatError(f"{what} contains file names that are not portable or not names of shards")
         return record
 
     def places(self, names: Sequence[str]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 They are read and written without TensorFlow, so no graph is ever loaded. Tensors have their names in the checkpoint.
 The topology is ``saved_model.pb``; string tensors, including the object graph, and all other files of a folder are
-metadata. Tensors with equal items are tied.
+metadata. Tensors of at least 256 bytes with equal items are tied.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
-    """Read the graph of a SavedModel; errors are those of :func:`load`, and FormatError for a checkpoint."""
+    """Read the graph of a SavedModel; raises the errors of :func:`load`, and FormatError for a checkpoint."""
     if not isinstance(source, Path) or not source.is_dir():
         raise FormatError(f"not a folder with a {_GRAPH}")
     with opened(source / _GRAPH) as file:
@@ -102,7 +102,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
     Raises
     ------
     FormatError
-        The model has no graph of a SavedModel, a type or a name cannot be written, or metadata are malformed.
+        The model has no graph of a SavedModel, a type or a name cannot be written, or metadata is malformed.
     FileExistsError
         The path exists and ``overwrite`` is false.
     """

@@ -1,7 +1,7 @@
 """Reader of TensorFlow checkpoints without TensorFlow: a table of entries (``.index``), and data files.
 
 The table has blocks of sorted keys, the names of the tensors, each with a BundleEntryProto: type, shape, and location
-of the items. All checksums are verified, those of tensors on access.
+of the items. All checksums are verified; the checksum of a tensor is verified on access.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def read(index: Path, limits: Limits, budget: Budget) -> Bundle:
                 continue
             name = _name(key, limits)
             if not name or name in found.entries or name in found.strings:
-                raise FormatError("a name in the checkpoint is empty or occurs twice")
+                raise FormatError(f"the name {name[:80]!a} in the checkpoint is empty or occurs twice")
             _add(found, name, MessageFields(value, f"entry {name[:80]!a} of the checkpoint", limits), limits, budget)
     if not found.files:
         raise FormatError("the checkpoint has no header")
@@ -173,7 +173,8 @@ def _add(found: Bundle, name: str, entry: MessageFields, limits: Limits, budget:
     elements = budget.tensor(shape, stored.itemsize, what)
     if elements * stored.itemsize != nbytes:
         raise FormatError(
-            f"{what}: {nbytes:,} bytes; {stored.name} of shape {shape} requires {elements * stored.itemsize:,}"
+            f"{what}: the data has {nbytes:,} bytes;"
+            f" {stored.name} of shape {shape} requires {elements * stored.itemsize:,}"
         )
     _ = stored.dtype  # may require ml_dtypes
     found.entries[name] = BundleEntry(stored.name, shape, start, nbytes, shard, entry.number(6))
@@ -192,7 +193,7 @@ def _strings(data: bytes, count: int, what: str, limits: Limits) -> list[bytes]:
     lengths, at = _numbers(MessageSource(data, limits), 0, count, what)
     at += 4
     if at + sum(lengths) != len(data):
-        raise FormatError(f"{what}: {len(data):,} bytes; its strings require {at + sum(lengths):,}")
+        raise FormatError(f"{what}: the data has {len(data):,} bytes; its strings require {at + sum(lengths):,}")
     found = []
     for length in lengths:
         found.append(data[at : at + length])

@@ -53,10 +53,10 @@ def plan(model: Model, *, keeps_all: bool) -> CheckpointPlan:
         dtype = described(model, name)[0]
         if dtype.name not in TYPES.values():
             raise lacks_type(f"tensor {name[:80]!a}", dtype, _FORMAT)
-        if not name or name in strings or not _is_text(name):
-            raise FormatError(
-                f"tensor {name[:80]!a}: the name is not possible in a checkpoint, or occurs twice", tensor=name
-            )
+        if name in strings:
+            raise FormatError(f"tensor {name[:80]!a}: the name occurs twice", tensor=name)
+        if not name or not _is_text(name):
+            raise FormatError(f"tensor {name[:80]!a}: a checkpoint does not permit this name; rename it", tensor=name)
     lost = []
     if not keeps_all:
         lost = ["the topology"] * (model.topology is not None) + ["files beside the variables"] * bool(files)

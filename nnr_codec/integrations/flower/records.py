@@ -125,7 +125,11 @@ def _stranger_tensor(name: str, array: Any, base: Array) -> Array:
     if shape != base.shape or dtype.kind not in "fiub":
         raise FormatError(f"tensor {name!r} is {dtype} {shape}; expected {base.dtype} {base.shape}", tensor=name)
     if len(array.data) - file.tell() != prod(shape) * dtype.itemsize:
-        raise FormatError(f"tensor {name!r} of shape {shape} has {len(array.data) - file.tell()} bytes", tensor=name)
+        raise FormatError(
+            f"tensor {name!r} has {len(array.data) - file.tell():,} bytes; {dtype} of shape {shape} requires "
+            f"{prod(shape) * dtype.itemsize:,}",
+            tensor=name,
+        )
     tensor = array.numpy()
     check_finite(name, tensor, base)
     tensor = as_type(tensor, base.dtype)
@@ -140,7 +144,9 @@ def weight_of(content: Any, weighted_by: str) -> float:
         raise FormatError(f"the reply must have one MetricRecord, got {len(metrics)}")
     weight = metrics[0].get(weighted_by)
     if not isinstance(weight, int | float) or not isfinite(weight) or not 0 <= weight <= MOST_EXAMPLES:
-        raise FormatError(f"{weighted_by!r} of the reply is not a number of examples")
+        raise FormatError(
+            f"{weighted_by!r} of the reply must be a number from 0 to {MOST_EXAMPLES}, got {str(weight)[:40]!a}"
+        )
     return float(weight)
 
 

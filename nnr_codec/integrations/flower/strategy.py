@@ -322,7 +322,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         return plain_record(tensors), metrics
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> Any:
-        """Aggregate the replies whose metrics can be averaged with the inner strategy."""
+        """Aggregate, with the inner strategy, the replies whose metrics can be averaged."""
         replies = [*replies]
         sound = self._alike(
             [reply for reply in replies if not reply.has_error()], self._statistics(server_round), train=False
@@ -383,7 +383,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         base = self._bases.find(lineage.base, client)
         sender = self._senders.get(client) if self._stateful else None
         if lineage.device_id != (sender.device_id if sender else 0):
-            raise FormatError(f"device_id {lineage.device_id} of the reply is not that of this client")
+            raise FormatError(f"device_id {lineage.device_id} of the reply belongs to another client")
         decoder = sender.decoder if sender and lineage.token else None
         if decoder is None:
             decoder = UpdateDecoder(limits=limits, like=base.tensors)

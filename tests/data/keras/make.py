@@ -1,4 +1,4 @@
-"""Makes the files beside this one, in an environment that has TensorFlow and Keras: ``python make.py``."""
+"""Generator of the files beside this one, in an environment with TensorFlow and Keras: ``python make.py``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 def model() -> keras.Model:
-    """Most of what Keras puts into a file: batch normalization, a shared layer, a nested model, state of its own."""
+    """Return a model with most features of Keras files: batch normalization, a shared layer, a nested model, state."""
     keras.utils.set_random_seed(5)
     image = keras.Input((4, 4, 1), name="image")
     x = layers.Conv2D(2, 3, name="conv")(image)
@@ -32,7 +32,7 @@ def model() -> keras.Model:
 
 
 class Scaled(tf.Module):
-    """What a SavedModel has: variables, a file, and a function."""
+    """SavedModel with variables, a file, and a function."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-/* OpenVX for tests: the layers of the neural network extension in Q7.8, computed from their definitions, one after
-   another. Each call is checked, and written to the file that VX_LOG names. Nothing is fast or frees its memory early. */
+/* OpenVX for tests: the layers of the neural network extension and the elementwise nodes of OpenVX 1.2, in Q7.8,
+   computed from their definitions, one after another. Each call is checked, and written to the file that VX_LOG names. Nothing is fast or frees its memory early. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +13,7 @@
 
 struct tests_reference { vx_status status; };
 struct tests_context { struct tests_reference reference; };
+struct tests_scalar { struct tests_reference reference; vx_float32 value; };
 
 struct tests_tensor {
     struct tests_reference reference;
@@ -26,7 +27,7 @@ struct tests_tensor {
 struct tests_node {
     struct tests_reference reference;
     void (*run)(const struct tests_node *);
-    vx_tensor in, weights, biases, out;
+    vx_tensor in, weights, biases, other, out;
     vx_enum function, type;
     vx_size size_x, size_y, padding_x, padding_y, dilation_x, dilation_y, skip_x, skip_y;
     double a, b;
@@ -80,9 +81,20 @@ static void *made(vx_size size, vx_status status)
 /* ------------------------------------------------------------------------------------------------ objects */
 vx_context vxCreateContext(void) { return made(sizeof(struct tests_context), VX_SUCCESS); }
 vx_status vxReleaseContext(vx_context *context) { free(*context); *context = NULL; return VX_SUCCESS; }
+vx_context vxGetContext(vx_reference reference) { return (vx_context)reference; } /* which nothing here reads */
 vx_graph vxCreateGraph(vx_context context) { (void)context; return made(sizeof(struct tests_graph), VX_SUCCESS); }
 vx_status vxGetStatus(vx_reference reference) { return reference ? reference->status : VX_ERROR_NO_MEMORY; }
 vx_status vxReleaseNode(vx_node *node) { *node = NULL; return VX_SUCCESS; }
+
+vx_scalar vxCreateScalar(vx_context context, vx_enum data_type, const void *ptr)
+{
+    vx_scalar scalar = made(sizeof *scalar, data_type == VX_TYPE_FLOAT32 ? VX_SUCCESS : VX_ERROR_INVALID_PARAMETERS);
+    (void)context;
+    memcpy(&scalar->value, ptr, sizeof scalar->value);
+    return scalar;
+}
+
+vx_status vxReleaseScalar(vx_scalar *scalar) { free(*scalar); *scalar = NULL; return VX_SUCCESS; }
 
 vx_status vxReleaseGraph(vx_graph *graph)
 {
@@ -111,7 +123,8 @@ static vx_tensor tensor_of(vx_size rank, const vx_size *dims, vx_enum type, int 
     tensor->type = type;
     tensor->position = position;
     tensor->is_virtual = is_virtual;
-    tensor->items = calloc(items, sizeof(int16_t)); /* integers of 8 bits are held in 16 */
+    tensor->items = malloc(items * sizeof(int16_t)); /* integers of 8 bits are held in 16 */
+    memset(tensor->items, 0x55, items * sizeof(int16_t)); /* a tensor has any items before it is written */
     told("%s %s type %d position %d", is_virtual ? "virtual" : "tensor", dims_of(tensor), type, position);
     return tensor;
 }
@@ -138,11 +151,12 @@ vx_tensor vxCreateTensorFromView(vx_tensor tensor, vx_size number_of_dims, const
     *view = *tensor;
     view->whole = tensor;
     for (k = 0; k < number_of_dims; k++) {
-        if (number_of_dims != tensor->rank || view_start[k] >= view_end[k] || view_end[k] > tensor->dims[k])
+        if (number_of_dims > tensor->rank || view_start[k] >= view_end[k] || view_end[k] > tensor->dims[k])
             view->reference.status = VX_ERROR_INVALID_PARAMETERS;
         view->dims[k] = view_end[k] - view_start[k];
         view->items += view_start[k] * tensor->strides[k];
     }
+    view->rank = number_of_dims;
     told("view %s of %s", dims_of(view), dims_of(tensor));
     return view;
 }
@@ -251,18 +265,23 @@ static void convolve(const struct tests_node *node)
     for (z = 0; z < extent(node->out, 2); z++)
     for (y = 0; y < extent(node->out, 1); y++)
     for (x = 0; x < extent(node->out, 0); x++) {
-        double sum = node->biases ? 256.0 * node->biases->items[z] : 0;
-        for (c = 0; c < extent(node->weights, 2); c++)
-        for (j = 0; j < extent(node->weights, 1); j++)
-        for (k = 0; k < extent(node->weights, 0); k++) {
-            const vx_size from_x = x * node->skip_x + k * (node->dilation_x + 1);
-            const vx_size from_y = y * node->skip_y + j * (node->dilation_y + 1);
-            if (from_x >= node->padding_x && from_x < node->padding_x + extent(node->in, 0) &&
-                from_y >= node->padding_y && from_y < node->padding_y + extent(node->in, 1))
-                sum += (double)*item(node->weights, k, j, c, z) *
-                       *item(node->in, from_x - node->padding_x, from_y - node->padding_y, c, n);
+        const vx_size width = node->weights->dims[0], height = node->weights->dims[1];
+        const int16_t *weights = item(node->weights, 0, 0, 0, z);
+        int64_t sum = node->biases ? 256 * (int64_t)node->biases->items[z] : 0;
+        for (j = 0; j < height; j++) {
+            const vx_size from_y = y * node->skip_y + j * (node->dilation_y + 1) - node->padding_y;
+            for (k = 0; k < width; k++) {
+                const vx_size from_x = x * node->skip_x + k * (node->dilation_x + 1) - node->padding_x;
+                const int16_t *from;
+                if (from_x >= extent(node->in, 0) || from_y >= extent(node->in, 1)) /* also before 0, as it wraps */
+                    continue;
+                from = item(node->in, from_x, from_y, 0, n);
+                for (c = 0; c < node->weights->dims[2]; c++)
+                    sum += (int32_t)weights[c * node->weights->strides[2] + j * width + k] *
+                           from[c * node->in->strides[2]];
+            }
         }
-        *item(node->out, x, y, z, n) = rounded(sum);
+        *item(node->out, x, y, z, n) = rounded((double)sum);
     }
 }
 
@@ -356,8 +375,13 @@ static void connect(const struct tests_node *node)
     for (n = 0; n < extent(node->out, 1); n++)
     for (z = 0; z < node->weights->dims[1]; z++) {
         double sum = node->biases ? 256.0 * node->biases->items[z] : 0;
-        for (k = 0; k < depth; k++) /* all before the batch, the first of them fastest */
-            sum += (double)node->weights->items[z * depth + k] * node->in->items[n * depth + k];
+        for (k = 0; k < depth; k++) { /* all before the batch, the first of them fastest */
+            const vx_size width = node->in->rank >= 3 ? node->in->dims[0] : depth;
+            const vx_size height = node->in->rank >= 3 ? node->in->dims[1] : 1;
+            const int16_t *here = node->in->rank >= 3
+                ? item(node->in, k % width, k / width % height, k / width / height, n) : item(node->in, k, n, 0, 0);
+            sum += (double)node->weights->items[z * depth + k] * *here;
+        }
         node->out->items[n * node->weights->dims[1] + z] = rounded(sum);
     }
 }
@@ -368,7 +392,7 @@ vx_node vxFullyConnectedLayer(vx_graph graph, vx_tensor inputs, vx_tensor weight
     const vx_size depth = inputs->rank >= 3 ? inputs->dims[0] * inputs->dims[1] * inputs->dims[2] : inputs->dims[0];
     const vx_size batch = inputs->rank >= 3 ? extent(inputs, 3) : extent(inputs, 1);
     vx_node node = node_of(graph, connect, inputs, outputs,
-        weights->rank == 2 && weights->is_loaded && weights->dims[0] == depth && outputs->rank == 2 && !inputs->whole &&
+        weights->rank == 2 && weights->is_loaded && weights->dims[0] == depth && outputs->rank == 2 &&
         outputs->dims[0] == weights->dims[1] && outputs->dims[1] == batch && weights->type == VX_TYPE_INT16 &&
         (!biases || (biases->rank == 1 && biases->dims[0] == weights->dims[1] && biases->is_loaded)) &&
         overflow_policy == VX_CONVERT_POLICY_SATURATE && rounding_policy == VX_ROUND_POLICY_TO_NEAREST_EVEN);
@@ -424,6 +448,46 @@ vx_node vxPoolingLayer(vx_graph graph, vx_tensor inputs, vx_enum pooling_type, v
     return node;
 }
 
+/* The greatest item of each cell of a region, whose last column and row are within it. */
+static void pool_regions(const struct tests_node *node)
+{
+    vx_size n, z, y, x, j, k;
+    for (n = 0; n < extent(node->out, 3); n++)
+    for (z = 0; z < extent(node->out, 2); z++)
+    for (y = 0; y < extent(node->out, 1); y++)
+    for (x = 0; x < extent(node->out, 0); x++) {
+        const int left = *item(node->other, 0, n, 0, 0), top = *item(node->other, 1, n, 0, 0);
+        const int right = *item(node->other, 2, n, 0, 0), bottom = *item(node->other, 3, n, 0, 0);
+        const vx_size width = (vx_size)(right - left + 1), height = (vx_size)(bottom - top + 1);
+        int16_t most = -32768;
+        if (left < 0 || top < 0 || right < left || bottom < top || right >= (int)node->in->dims[0] ||
+            bottom >= (int)node->in->dims[1])
+            abort();
+        for (j = y * height / node->size_y; j * node->size_y < (y + 1) * height; j++)
+        for (k = x * width / node->size_x; k * node->size_x < (x + 1) * width; k++) {
+            const int16_t value = *item(node->in, (vx_size)left + k, (vx_size)top + j, z, 0);
+            most = value > most ? value : most;
+        }
+        *item(node->out, x, y, z, n) = most;
+    }
+}
+
+vx_node vxROIPoolingLayer(vx_graph graph, vx_tensor input_data, vx_tensor input_rois,
+                          const vx_nn_roi_pool_params_t *roi_pool_params, vx_size size_of_roi_params,
+                          vx_tensor output_arr)
+{
+    vx_node node = node_of(graph, pool_regions, input_data, output_arr,
+        size_of_roi_params == sizeof *roi_pool_params && roi_pool_params->pool_type == VX_NN_POOLING_MAX &&
+        input_data->rank == 3 && input_rois->rank == 2 && output_arr->rank == 4 && input_rois->dims[0] == 4 &&
+        input_rois->dims[1] == output_arr->dims[3] && input_data->dims[2] == output_arr->dims[2] &&
+        input_rois->type == VX_TYPE_INT16);
+    node->other = input_rois;
+    node->size_x = output_arr->dims[0];
+    node->size_y = output_arr->dims[1];
+    told("roi pooling %s by %s to %s", dims_of(input_data), dims_of(input_rois), dims_of(output_arr));
+    return node;
+}
+
 static int same_dims(vx_tensor one, vx_tensor other)
 {
     return one->rank == other->rank && !memcmp(one->dims, other->dims, one->rank * sizeof(vx_size));
@@ -465,6 +529,55 @@ vx_node vxActivationLayer(vx_graph graph, vx_tensor inputs, vx_enum function, vx
     node->b = b;
     told("activation %d of %s, %g, %g", function & 0xFFF, dims_of(inputs), a, b);
     return node;
+}
+
+/* The sum, the difference or the product of two tensors; dimensions of 1 of the second one are repeated. */
+static void combine(const struct tests_node *node)
+{
+    vx_size n, z, y, x;
+    for (n = 0; n < extent(node->out, 3); n++)
+    for (z = 0; z < extent(node->out, 2); z++)
+    for (y = 0; y < extent(node->out, 1); y++)
+    for (x = 0; x < extent(node->out, 0); x++) {
+        const double one = *item(node->in, x, y, z, n);
+        const double two = *item(node->other, extent(node->other, 0) > 1 ? x : 0, extent(node->other, 1) > 1 ? y : 0,
+                                 extent(node->other, 2) > 1 ? z : 0, extent(node->other, 3) > 1 ? n : 0);
+        *item(node->out, x, y, z, n) =
+            node->function == '*' ? rounded(one * two * node->a) : saturated(node->function == '+' ? one + two : one - two);
+    }
+}
+
+static vx_node elementwise(vx_graph graph, int operation, vx_tensor one, vx_tensor two, double scale, vx_enum policy,
+                           vx_tensor out)
+{
+    int fits = same_dims(one, out) && one->rank == two->rank && one->rank <= 4 && policy == VX_CONVERT_POLICY_SATURATE;
+    vx_node node;
+    vx_size k;
+    for (k = 0; k < two->rank; k++)
+        fits = fits && (two->dims[k] == one->dims[k] || two->dims[k] == 1);
+    node = node_of(graph, combine, one, out, fits && two->type == VX_TYPE_INT16 && scale >= 0);
+    node->other = two;
+    node->function = operation;
+    node->a = scale;
+    told("%s %c %s by %g", dims_of(one), operation, dims_of(two), scale);
+    return node;
+}
+
+vx_node vxTensorAddNode(vx_graph graph, vx_tensor input1, vx_tensor input2, vx_enum policy, vx_tensor output)
+{
+    return elementwise(graph, '+', input1, input2, 1, policy, output);
+}
+
+vx_node vxTensorSubtractNode(vx_graph graph, vx_tensor input1, vx_tensor input2, vx_enum policy, vx_tensor output)
+{
+    return elementwise(graph, '-', input1, input2, 1, policy, output);
+}
+
+vx_node vxTensorMultiplyNode(vx_graph graph, vx_tensor input1, vx_tensor input2, vx_scalar scale,
+                             vx_enum overflow_policy, vx_enum rounding_policy, vx_tensor output)
+{
+    const int to_even = rounding_policy == VX_ROUND_POLICY_TO_NEAREST_EVEN;
+    return elementwise(graph, '*', input1, input2, to_even ? scale->value : -1, overflow_policy, output);
 }
 
 static void soften(const struct tests_node *node)

@@ -1,4 +1,4 @@
-"""What a fuzzer calls: each module has a ``target(data)``, which lets out what should not be, and ``seeds()``.
+"""Targets for a fuzzer: each module has a ``target(data)``, which raises for findings, and ``seeds()``.
 
 ``python -m tests.fuzz.atheris_run`` runs them under atheris; ``test_targets.py`` without it.
 """
@@ -11,13 +11,13 @@ from typing import Protocol, cast
 
 
 class Target(Protocol):
-    """A module."""
+    """Module of a target."""
 
     def target(self, data: bytes) -> None:
-        """Read an input; anything but a result or an NnrError is a finding."""
+        """Read an input; any outcome except a result or an NnrError is a finding."""
 
     def seeds(self) -> Iterable[bytes]:
-        """Inputs to start from."""
+        """Return initial inputs."""
 
 
 #: The modules.
@@ -25,9 +25,10 @@ NAMES = (
     *("bitstream", "agreement", "headers", "payload", "record", "reply", "state", "command"),
     *("topology", "labels", "archive", "dat"),
     *("gguf", "keras", "numpy_files", "onnx", "openvino", "openvx", "pytorch", "safetensors", "skriptnd", "tensorflow"),
+    "tflite",
 )
 
 
 def load(name: str) -> Target:
-    """The module of this name."""
+    """Return the module of this name."""
     return cast(Target, import_module(f"{__name__}.{name}"))

@@ -1,7 +1,7 @@
 """Targets under atheris: ``python -m tests.fuzz.targets [--seconds S] [--jobs J] [NAME ...]``.
 
-``S`` seconds for all together, each in a process of its own. What is learned stays in ``build/fuzz/NAME/corpus``, what
-is found in ``build/fuzz/NAME/found``; then the exit code is 1. Needs atheris (extra ``fuzz``).
+The targets run in separate processes, together for ``S`` seconds. New inputs are kept in ``build/fuzz/NAME/corpus``,
+findings in ``build/fuzz/NAME/found``; the exit code is 1 if there are any. Requires atheris (extra ``fuzz``).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from . import NAMES, load
 
 FOLDER = Path(__file__).resolve().parents[3] / "build" / "fuzz"
 
-#: Bytes of an input, where no seed is longer.
+#: Maximum bytes of an input, unless a seed is longer.
 LONGEST = 4096
 
 
 def fuzz(name: str, seconds: int) -> None:
-    """Run a target in this process, which ends by that."""
+    """Run a target in this process, which then exits."""
     import atheris
 
     with atheris.instrument_imports(include=["nnr_codec", "nnr_cli"]):
@@ -38,12 +38,13 @@ def fuzz(name: str, seconds: int) -> None:
         for seed in target.seeds():
             (seeds / sha1(seed).hexdigest()).write_bytes(seed)
             longest = max(longest, len(seed))
+        target.target(next(iter(target.seeds())))  # imports the modules that are imported on use, without a time limit
         options = {
             "max_total_time": seconds,
             "max_len": longest,
             "timeout": 20,
             "rss_limit_mb": 2048,
-            "report_slow_units": 20,  # and those at which modules are imported are no findings
+            "report_slow_units": 20,  # an input that imports modules may be slow
             "print_final_stats": 1,
             "verbosity": 1,
         }
@@ -53,7 +54,7 @@ def fuzz(name: str, seconds: int) -> None:
 
 
 def run(name: str, seconds: int) -> tuple[str, int, str]:
-    """Run a target in another process: its name, how many inputs it tried, and what it said of a finding."""
+    """Run a target in another process; return its name, the number of inputs, and the text of a finding."""
     command = [sys.executable, "-m", __package__, "--here", "--seconds", str(seconds), name]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     counted = re.search(r"number_of_executed_units: (\d+)", done.stderr)
@@ -62,7 +63,7 @@ def run(name: str, seconds: int) -> tuple[str, int, str]:
 
 
 def main() -> None:
-    """Run what is asked for, print a line for each target, and what was found."""
+    """Run the requested targets; print a line for each, and the findings."""
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all by default")
     parser.add_argument("--seconds", type=int, default=60, help="for all of them (default 60)")

@@ -1,4 +1,4 @@
-"""Bitstreams, in all ways of decoding, which agree (:mod:`tests.fuzz.agreement`)."""
+"""Target: bitstreams in all ways of decoding, which must agree (:mod:`tests.fuzz.agreement`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .support import harmless
 
 
 def target(data: bytes) -> None:
-    """Decode a bitstream, or several, one after another, in all ways."""
+    """Decode one or several successive bitstreams in all ways."""
     with harmless():
         agree(data, Seed("input", data), random.Random(zlib.crc32(data)))
 
 
 def seeds() -> Iterable[bytes]:
-    """Those of the campaign, with those before them."""
+    """Return the seeds of the campaign, with the bitstreams before them."""
     return bitstreams()

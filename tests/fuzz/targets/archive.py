@@ -1,4 +1,4 @@
-"""Archives of NNEF: tars of any dialect, gzipped or not."""
+"""Target: archives of NNEF, which are tars of any dialect, gzipped or not."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .support import read, tensors
 
 
 def target(data: bytes) -> None:
-    """Read an archive, at times gzipped."""
+    """Read an archive, sometimes gzipped."""
     if zlib.crc32(data) % 4 == 0:
         data = gzip.compress(data, 1)
     read(data)
 
 
 def seeds() -> Iterable[bytes]:
-    """A model in the dialects, with and without strangers."""
+    """Return a model in the dialects, with and without foreign files."""
     small = {name: tensor for name, tensor in tensors().items() if tensor.ndim}
     files = {"graph.nnef": graph_text(small)} | {f"{name}.dat": dat(tensor) for name, tensor in small.items()}
     for dialect in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):

@@ -1,4 +1,4 @@
-"""Bitstreams, in the ways of the campaign (:mod:`tests.fuzz.trial`)."""
+"""Target: bitstreams in the ways of the campaign (:mod:`tests.fuzz.trial`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .support import harmless
 
 
 def target(data: bytes) -> None:
-    """Read a bitstream in one of the ways, which follows from it."""
+    """Read a bitstream in one of the ways, chosen by the bytes."""
     rnd = random.Random(zlib.crc32(data))
     ((call, _),) = rnd.choices(list(WAYS.values()), [share for _, share in WAYS.values()])
     seed = Seed("input", data)
@@ -22,5 +22,5 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """Those of the campaign, with those before them."""
+    """Return the seeds of the campaign, with the bitstreams before them."""
     return (b"".join((*seed.before, seed.data)) for seed in corpus())

@@ -1,4 +1,4 @@
-"""The command line: exit codes that it lists, and no character in its output that a terminal would act on."""
+"""Target: the command line, with documented exit codes, and output without control characters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMANDS = (
 
 
 def target(data: bytes) -> None:
-    """Run a command, which follows from the input."""
+    """Run a command that the input selects."""
     command = COMMANDS[zlib.crc32(data) % len(COMMANDS)]
     out, err = io.StringIO(), io.StringIO()
     with folder({"in.nnr": data}) as path, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -41,5 +41,5 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """Those of the campaign."""
+    """Return the seeds of the campaign."""
     return (seed.data for seed in corpus() if not seed.before)

@@ -1,4 +1,4 @@
-"""Tensor files of NNEF: what is read is written as it was."""
+"""Target: tensor files of NNEF, which are written unchanged after reading."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """Files of every type."""
+    """Return files of every type."""
     yield from map(dat, tensors().values())
     for path in sorted(Path(SYNTHETIC).rglob("*.dat")):
         if path.stat().st_size < 2048:

@@ -1,4 +1,4 @@
-"""Tables of clause 6.3: what is read is written as the same bits."""
+"""Target: tables of clause 6.3, whose structures are written as the bits that were read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ORDER = list(TABLES.values())
 
 
 def target(data: bytes) -> None:
-    """A table by the first byte, a session by the second, bits after them."""
+    """Read a table selected by the first byte, in a session selected by the second, from the other bits."""
     if len(data) < 2:
         return
     table, session = ORDER[data[0] % len(ORDER)], random_session(Random(data[1]))
@@ -30,7 +30,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """Some structures of each table."""
+    """Return some structures of each table."""
     for k, name in enumerate(TABLES):
         for seed in range(4):
             structure, session = sample(name, seed)

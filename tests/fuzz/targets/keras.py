@@ -1,4 +1,4 @@
-"""Files of Keras: HDF5, and archives of a configuration and weights."""
+"""Target: files of Keras, which are HDF5, or archives of a configuration and weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DATA = Path(__file__).resolve().parents[2] / "data" / "keras"
 
 
 def target(data: bytes) -> None:
-    """Read a file as it is, or members of an archive."""
+    """Read a file unchanged, or members of an archive."""
     read(data, "keras")
     config, weights = parted(data, 2)
     if weights:
@@ -20,7 +20,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """What Keras and h5py have written."""
+    """Return files written by Keras and h5py."""
     for name in ("tiny.h5", "tiny.weights.h5", "tiny.keras", "text.keras"):
         yield (DATA / name).read_bytes()
     with ZipFile(DATA / "tiny.keras") as archive:

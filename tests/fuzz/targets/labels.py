@@ -1,4 +1,4 @@
-"""Labels of NNEF as paths: they are below the model on every system, tell their label, and meet nowhere."""
+"""Target: labels of NNEF as paths, which are distinct, reversible and below the model on every system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARRAY = np.zeros(1, np.float32)
 
 
 def target(data: bytes) -> None:
-    """Labels, one in a line; and paths."""
+    """Convert labels, one in a line, and paths."""
     labels = data.decode("utf-8", "surrogateescape").split("\n")[:8]
     for label in labels:
         with harmless():
@@ -49,7 +49,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """Attacks, and labels of models."""
+    """Return attacks, and labels of models."""
     for label in ATTACKS:
         yield label.encode("utf-8", "surrogateescape")
     yield b"conv1/weight\nconv1/bias\nConv1/Weight\n/conv2"

@@ -1,4 +1,4 @@
-"""Files of NumPy: an array, or several in an archive."""
+"""Target: files of NumPy, which are one array or an archive of several."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .support import joined, parted, read, tensors, written, zipped
 
 
 def target(data: bytes) -> None:
-    """Read a file as it is, or the members of an archive."""
+    """Read a file unchanged, or the members of an archive."""
     read(data)
     first, second = parted(data, 2)
     read(first, "npy")
@@ -19,7 +19,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """Arrays of several types and orders, and archives."""
+    """Return arrays of several types and orders, and archives."""
     files = []
     for array in (*tensors().values(), np.asfortranarray(np.ones((2, 3), ">f4")), np.zeros((0, 2), np.uint8)):
         file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""ONNX models, with the file that they refer to."""
+"""Target: ONNX models with their external file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """Networks with blocks, subgraphs, types, and external data."""
+    """Return networks with blocks, subgraphs, types, and external data."""
     conv = made.node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1, 1, 1, 1], strides=[1, 1], group=1)
     norm = made.node("BatchNormalization", ["c", "g", "o", "m", "v"], ["y"], epsilon=1e-3)
     vectors = [made.tensor(name, np.ones(4, np.float32)) for name in "bgomv"]

@@ -1,4 +1,4 @@
-"""Payloads of clause 10 under any headers: the kernel and the plain implementation read the same, or both refuse."""
+"""Target: payloads of clause 10 under any headers, for which kernel and plain implementation must agree."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nnr_codec.syntax.deepcabac import QuantTensor, QuantTensorSyntax
 from ...cabac.pairs import Decoded, assert_same, kernel_decode, kernel_encode, kernel_trace, level_range, oracle_decode
 
 UNARY = (0, 1, 9, 20)
-#: Bytes that say what is coded.
+#: Number of bytes that select the headers.
 HEAD = 7
 
 
 def syntax(head: bytes) -> QuantTensorSyntax:
-    """Any headers."""
+    """Return random headers."""
     a, b, c, d, e, f, g = head
     dims = (1 + a % 17, 1 + b % 5, 1 + b // 5 % 2)[: 1 + c % 3]
     size = prod(dims)
@@ -41,7 +41,7 @@ def syntax(head: bytes) -> QuantTensorSyntax:
 
 
 def target(data: bytes) -> None:
-    """Headers by the first bytes, a payload after them."""
+    """Decode a payload with headers from the first bytes."""
     if len(data) < HEAD:
         return
     s, payload = syntax(data[:HEAD]), data[HEAD:]
@@ -66,7 +66,7 @@ def _read(
 
 
 def seeds() -> Iterable[bytes]:
-    """Payloads of small levels under many headers."""
+    """Return payloads of small levels under many headers."""
     for k in range(120):
         random = Random(k)
         head = random.randbytes(HEAD)

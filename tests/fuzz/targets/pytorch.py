@@ -1,4 +1,4 @@
-"""PyTorch files: archives as they are, and a pickle with storages."""
+"""Target: PyTorch files, which are archives, or a pickle with storages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """Tensors, ties, values beside them, and what a stranger would like to call."""
+    """Return tensors, ties, other values, and calls of an attacker."""
     items = np.arange(6, dtype=np.float32).tobytes()
     content = {
         "w": made.tensor(6, 0, (2, 3), (3, 1)),

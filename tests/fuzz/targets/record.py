@@ -1,4 +1,4 @@
-"""The side-information record: JSON that becomes that of a bitstream, and by itself."""
+"""Target: the side-information record, as JSON in a bitstream, and by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .support import LIMITS, harmless
 
 @cache
 def _lossless() -> bytes:
-    """A small bitstream of which every tensor needs the record."""
+    """Return a small bitstream in which every tensor needs the record."""
     small = {name: tensor[:6] if tensor.ndim else tensor for name, tensor in lossless_model().items()}
     return nnr.encode(small, exact=True)
 
@@ -33,7 +33,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """The records of a model and of an update, and what a stranger would make of them."""
+    """Return the records of a model and of an update, and hostile changes of them."""
     for text in (record(_lossless()), record(lossless_update())):
         yield text
         for k in range(40):

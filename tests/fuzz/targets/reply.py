@@ -1,4 +1,4 @@
-"""Replies of clients in a round of federated learning, as a Flower or NVIDIA FLARE server takes them."""
+"""Target: replies of clients in a round of federated learning, as received by Flower or NVIDIA FLARE servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = limits_for([BASE])
 
 @cache
 def replies() -> tuple[tuple[bytes, ...], nnr.UpdateState]:
-    """Replies of two rounds, in several ways, and what a server knows after the first."""
+    """Return replies of two rounds, in several ways, and the state of a server after the first."""
     rng, sent, config = np.random.default_rng(1), [], nnr.EncoderConfig.preset("fl")
     new = {name: np.asarray(array + array.dtype.type(1)) for name, array in BASE.items() if name != "mask"}
     new["mask"] = ~BASE["mask"]
@@ -41,7 +41,7 @@ def replies() -> tuple[tuple[bytes, ...], nnr.UpdateState]:
 
 
 def target(data: bytes) -> None:
-    """Take a reply with and without what was before."""
+    """Process a reply with and without the earlier state."""
     state = replies()[1]
     for before in (None, state):
         with harmless():
@@ -57,5 +57,5 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """Replies."""
+    """Return replies."""
     return replies()[0]

@@ -1,4 +1,4 @@
-"""safetensors: one file, or an index and a shard."""
+"""Target: safetensors, as one file, or as an index and a shard."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """Files, and shards of them."""
+    """Return files, and shards of them."""
     whole = tensors()
     yield written(whole, "safetensors")
     yield written({}, "safetensors")

@@ -1,4 +1,4 @@
-"""Files of states: what stands before the digest, which follows from it."""
+"""Target: state files, whose digest is computed from the input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """What replies leave, and what vectors leave."""
+    """Return states after replies, and after vectors."""
     states = [replies()[1], nnr.UpdateState()]
     for seed in vectors():
         if seed.before:

@@ -1,4 +1,4 @@
-"""What targets share: what may come of an input, models that are read to the end, several files in one input."""
+"""Support of targets: permitted outcomes, models that are read completely, several files in one input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nnr_codec.errors import NnrError
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Model
 
-#: What an input may cost; less than the strict ones, so that many can be tried.
+#: Limits of an input, below the strict ones, so that many can be tried.
 LIMITS = replace(
     Limits.strict(),
     max_tensor_elements=1 << 18,
@@ -31,16 +31,16 @@ LIMITS = replace(
     max_units=1000,
 )
 
-#: Elements of models that are encoded as well.
+#: Maximum number of elements of models that are also encoded.
 SMALL = 2000
 
-#: Stands between the files of an input.
+#: Separator between the files of an input.
 SEPARATOR = b"\n--8<--\n"
 
 
 @contextlib.contextmanager
 def harmless() -> Iterator[None]:
-    """An NnrError of one line ends the block, and nothing else does; a warning that is not of formats is an error."""
+    """End the block on an NnrError of one line; other exceptions and warnings not of formats are raised."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", formats.FormatWarning)
@@ -52,19 +52,19 @@ def harmless() -> Iterator[None]:
 
 
 def joined(*parts: bytes) -> bytes:
-    """An input of several files."""
+    """Return an input of several files."""
     return SEPARATOR.join(parts)
 
 
 def parted(data: bytes, count: int) -> list[bytes]:
-    """So many files of an input; those that it lacks are empty."""
+    """Return this number of files of an input; missing ones are empty."""
     parts = data.split(SEPARATOR, count - 1)
     return parts + [b""] * (count - len(parts))
 
 
 @contextlib.contextmanager
 def folder(files: Mapping[str, bytes]) -> Iterator[Path]:
-    """A folder with these files."""
+    """Return a folder with these files."""
     with tempfile.TemporaryDirectory(prefix="nnr-fuzz-") as name:
         for file, content in files.items():
             path = Path(name, file)
@@ -74,14 +74,14 @@ def folder(files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def written(tensors: Mapping[str, Array] | Model, format: str) -> bytes:
-    """The file of a model."""
+    """Return the file of a model."""
     file = io.BytesIO()
     nnr.save(tensors, file, format=format)
     return file.getvalue()
 
 
 def zipped(members: Mapping[str, bytes]) -> bytes:
-    """A zip of these members, stored."""
+    """Return a zip of these members, stored."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, content in members.items():
@@ -90,7 +90,7 @@ def zipped(members: Mapping[str, bytes]) -> bytes:
 
 
 def tensors() -> dict[str, Array]:
-    """A model of several types and shapes."""
+    """Return a model of several types and shapes."""
     return {
         "a/w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
         "a/b": np.arange(3, dtype=np.float16),
@@ -101,13 +101,13 @@ def tensors() -> dict[str, Array]:
 
 
 def read(source: bytes | BinaryIO | Path, format: str | None = None) -> None:
-    """Load a model, ask for all of it, and encode what is small enough."""
+    """Load a model, read it completely, and encode it if it is small."""
     with harmless():
         consume(formats.load(source, format=format, limits=LIMITS))
 
 
 def consume(model: Model) -> None:
-    """Ask for all of a model, and encode it if it is small."""
+    """Read a model completely, and encode it if it is small."""
     total = 0
     for name in model:
         dtype, shape = formats.described(model, name)

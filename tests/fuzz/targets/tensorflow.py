@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow, whose checksums are made to fit; and SavedModels."""
+"""Target: checkpoints of TensorFlow, with corrected checksums, and SavedModels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PREFIX = "variables"
 
 
 def target(data: bytes) -> None:
-    """Read a checkpoint as it is; one of a table of two entries; and both beside a graph."""
+    """Read a checkpoint unchanged, one with a table of two entries, and both beside a graph."""
     index, items, graph = parted(data, 3)
     files = {f"{PREFIX}.index": index, f"{PREFIX}.data-00000-of-00001": items}
     with folder(files) as path:
@@ -25,7 +25,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """Checkpoints, entries of them, and a graph."""
+    """Return checkpoints, entries of them, and a graph."""
     items = bytes(range(24))
     entry = message(f1=1, f2=shape(2, 3), f5=24) + counted(items)
     whole = table({**HEADER, W.encode(): entry})

@@ -1,4 +1,4 @@
-"""Texts of NNEF: a graph.nnef and a graph.quant, as topologies and as all that ``nnr verify`` checks."""
+"""Target: texts of NNEF, a graph.nnef and a graph.quant, as topologies and in all checks of ``nnr verify``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ graph net(x) -> (y)
     y = softmax(add(s, t), axes = [1]);
 }
 """
-#: A bitstream of a variable of the first graph, which leaves its dimensions out.
+#: A bitstream of a variable of the first graph, without its dimensions.
 WITHOUT_DIMENSIONS = Bitstream({"k": [10, 64]}).str_().mps().ndu(ndu("k", None), [0] * 640).data
 QUANT = b'"w": linear_quantize(min = -1.0, max = 1.0, bits = 8);\n"b": zero_point_linear_quantize(zero_point = 3);\n'
 
@@ -81,7 +81,7 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """Flat and compositional graphs, and those of the models for tests."""
+    """Return flat and compositional graphs, and graphs of the test models."""
     yield joined(FLAT, QUANT)
     yield joined(COMPOSITIONAL, QUANT)
     yield joined(graph_text(tensors()))

@@ -19,12 +19,13 @@ typedef struct tests_context *vx_context;
 typedef struct tests_graph *vx_graph;
 typedef struct tests_node *vx_node;
 typedef struct tests_tensor *vx_tensor;
+typedef struct tests_scalar *vx_scalar;
 
 #define VX_ID_KHRONOS 0
 #define VX_ENUM_BASE(vendor, id) (((vendor) << 20) | ((id) << 12))
 
 enum { VX_SUCCESS = 0, VX_FAILURE = -1, VX_ERROR_NO_MEMORY = -8, VX_ERROR_INVALID_PARAMETERS = -10 };
-enum { VX_TYPE_INT8 = 2, VX_TYPE_UINT8 = 3, VX_TYPE_INT16 = 4 };
+enum { VX_TYPE_INT8 = 2, VX_TYPE_UINT8 = 3, VX_TYPE_INT16 = 4, VX_TYPE_FLOAT32 = 10 };
 enum { VX_READ_ONLY = VX_ENUM_BASE(VX_ID_KHRONOS, 1) + 1, VX_WRITE_ONLY };
 enum { VX_MEMORY_TYPE_HOST = VX_ENUM_BASE(VX_ID_KHRONOS, 2) + 1 };
 enum { VX_CONVERT_POLICY_WRAP = VX_ENUM_BASE(VX_ID_KHRONOS, 3), VX_CONVERT_POLICY_SATURATE };
@@ -32,6 +33,7 @@ enum { VX_ROUND_POLICY_TO_ZERO = VX_ENUM_BASE(VX_ID_KHRONOS, 4) + 1, VX_ROUND_PO
 
 vx_context vxCreateContext(void);
 vx_status vxReleaseContext(vx_context *context);
+vx_context vxGetContext(vx_reference reference);
 vx_graph vxCreateGraph(vx_context context);
 vx_status vxReleaseGraph(vx_graph *graph);
 vx_status vxReleaseNode(vx_node *node);
@@ -49,5 +51,12 @@ vx_status vxReleaseTensor(vx_tensor *tensor);
 vx_status vxCopyTensorPatch(vx_tensor tensor, vx_size number_of_dims, const vx_size *view_start,
                             const vx_size *view_end, const vx_size *user_stride, void *user_ptr, vx_enum usage,
                             vx_enum user_memory_type);
+
+vx_scalar vxCreateScalar(vx_context context, vx_enum data_type, const void *ptr);
+vx_status vxReleaseScalar(vx_scalar *scalar);
+vx_node vxTensorAddNode(vx_graph graph, vx_tensor input1, vx_tensor input2, vx_enum policy, vx_tensor output);
+vx_node vxTensorSubtractNode(vx_graph graph, vx_tensor input1, vx_tensor input2, vx_enum policy, vx_tensor output);
+vx_node vxTensorMultiplyNode(vx_graph graph, vx_tensor input1, vx_tensor input2, vx_scalar scale,
+                             vx_enum overflow_policy, vx_enum rounding_policy, vx_tensor output);
 
 #endif

@@ -59,6 +59,10 @@ typedef struct {
     vx_size a_y;
 } vx_nn_deconvolution_params_t;
 
+typedef struct {
+    vx_enum pool_type;
+} vx_nn_roi_pool_params_t;
+
 /* 2.1.4 */
 vx_node vxActivationLayer(vx_graph graph, vx_tensor inputs, vx_enum function, vx_float32 a, vx_float32 b,
                           vx_tensor outputs);
@@ -80,6 +84,9 @@ vx_node vxLocalResponseNormalizationLayer(vx_graph graph, vx_tensor inputs, vx_e
 vx_node vxPoolingLayer(vx_graph graph, vx_tensor inputs, vx_enum pooling_type, vx_size pooling_size_x,
                        vx_size pooling_size_y, vx_size pooling_padding_x, vx_size pooling_padding_y, vx_enum rounding,
                        vx_tensor outputs);
+vx_node vxROIPoolingLayer(vx_graph graph, vx_tensor input_data, vx_tensor input_rois,
+                          const vx_nn_roi_pool_params_t *roi_pool_params, vx_size size_of_roi_params,
+                          vx_tensor output_arr);
 vx_node vxSoftmaxLayer(vx_graph graph, vx_tensor inputs, vx_tensor outputs);
 
 #endif
