@@ -16,6 +16,7 @@ from typing import cast
 
 import nnr_codec as nnr
 from nnr_codec.bitstream.summary import side_information
+from nnr_codec.bitstream.unit_index import has_index
 from nnr_codec.bitstream.units import Unit
 from nnr_codec.conformance.digest import TensorDigest
 from nnr_codec.constants import NNR_DFL, NNR_TPL, NNR_TPL_PRUN, NNR_TPL_REFLIST
@@ -32,9 +33,9 @@ from .hostile import Subject, Tally
 from .soon import soon
 
 #: Errors of readers for an incomplete bitstream of whole units.
-SAID = r"incomplete|pruning information is not applied|parts of a tensor are missing|ends before H of"
+SAID = r"incomplete|pruning information is not applied|parts of a tensor are missing|ends before H of|its index lists"
 #: Rules of ``nnr verify`` about incomplete bitstreams.
-RULES = {"complete", "prune-mask", "partial-sequence", "decomposition-pair", "single-mps", "topology-carriage"}
+RULES = {"complete", "prune-mask", "partial-sequence", "decomposition-pair", "single-mps", "topology-carriage", "index"}
 
 #: Kinds of cuts that no reader detects as incomplete.
 WHOLE = "whole units"
@@ -148,7 +149,7 @@ class Cutter:
             assert re.search(SAID, str(told)), told
             assert found & RULES, found
             assert streamed.items() <= before.items() or (self.has_mask and streamed.keys() <= before.keys())
-        if not isinstance(told, ElementError):
+        if not isinstance(told, (ElementError, TruncatedError)):
             decoded = list[nnr.Model]()
             _refusal(lambda: decoded.append(subject.decode(data)))
             tensors = _digests(decoded[0].tensors)
@@ -196,6 +197,8 @@ class Cutter:
         structures = [unit.structure for unit in units if unit.type_name == "NNR_MPS"]
         if not structures:
             return "no NNR_MPS"
+        if any(map(has_index, units)):
+            return "index"
         mps, last = cast(NnrModelParameterSetUnitPayload, structures[0]), units[-1]
         if last.type_name == "NNR_NDU" and last.header.part > 1:
             return "parts"

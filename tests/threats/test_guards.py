@@ -32,6 +32,8 @@ OF_OPTIONS = re.compile(r"nnr_cli/|nnr_codec/(config|topics)\.py|nnr_codec/encod
 NOT_NEEDED = {
     "what follows refuses the same input, with another message": {
         "nnr_codec/formats/diagnosis.py::diagnosed::handler-1",
+        "nnr_codec/bitstream/unit_index.py::read_index::handler-2",
+        "nnr_codec/bitstream/units.py::UnitReader._unit::guard-4",
         "nnr_codec/cabac_ext/kernel.pyx::__init__::guard-7",
         "nnr_codec/decoder/decode.py::BitstreamParser.finish::guard-1",
         "nnr_codec/formats/nnef/graph.py::read_graph::guard-1",
@@ -40,9 +42,6 @@ NOT_NEEDED = {
         "nnr_codec/formats/pytorch/pickles.py::_run::guard-1",
         "nnr_codec/formats/pytorch/pickles.py::_run::handler-1",
         "nnr_codec/formats/openvino/ir.py::_IrReader._type::limit-1",
-    },
-    "decoding charges the same again": {
-        "nnr_codec/decoder/decode.py::BitstreamParser._task::check-1",
     },
     "the table's own function decides where the compiled one differs": {
         "nnr_codec/syntax/compiled.py::_check::guard-1",
@@ -71,7 +70,6 @@ NOT_NEEDED = {
         "nnr_codec/formats/safetensors/header.py::read_header::guard-1",
         "nnr_codec/formats/skriptnd/__init__.py::check_place::guard-1",
         "nnr_codec/formats/diagnosis.py::diagnose::guard-1",
-        "nnr_codec/formats/safetensors/shards.py::read_index::guard-2",
     },
     "channels that one rule does not lose are lost by another, or stay in a larger group": {
         "nnr_codec/topology/channels.py::_Walk.convolved::guard-1",
