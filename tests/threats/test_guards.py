@@ -22,8 +22,8 @@ from tools.faults import Copy, every_fault
 
 ROOT = Path(__file__).parents[2]
 THREATS = {path.stem: path for path in sorted(Path(__file__).parent.glob("test_*.py")) if path != Path(__file__)}
-#: Tests of messages, whichever guard rejects, and of memory.
-FILES = sorted({*THREATS} - {"test_display", "test_strict"})
+#: Files of tests, roughly the longest first, without tests of messages, whichever guard rejects, and of memory.
+FILES = sorted({*THREATS} - {"test_display", "test_strict"}, key=lambda name: -THREATS[name].stat().st_size)
 
 #: Guards against wrong options, which tests reach by chance.
 OF_OPTIONS = re.compile(r"nnr_cli/|nnr_codec/(config|topics)\.py|nnr_codec/encoder/")
@@ -108,6 +108,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]:
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with once(base / "switched") as is_absent:
         if is_absent:
+            (base / "needed").touch()  # names of checks, which the runs of all files share
             copy = Copy(base / "switched")
             copy.switch(".pyx", ".pxi")
             assert all(copy.build(f"nnr_codec/cabac_ext/{name}.pyx") for name in ("kernel", "bits"))
@@ -125,7 +126,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]:
                 done = subprocess.run(
                     [sys.executable, "-m", "tests.threats.without", str(THREATS[name]), str(base / f"{name}.json")],
                     cwd=ROOT,
-                    env=environment | {"NNR_FIRED": str(base / f"{name}.fired")},
+                    env=environment | {"NNR_FIRED": str(base / f"{name}.fired"), "NNR_NEEDED": str(base / "needed")},
                     capture_output=True,
                     text=True,
                     check=False,
