@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import re
 import sys
 from collections.abc import Generator
@@ -33,9 +34,12 @@ SEEDS = pytest.StashKey[dict[str, Any]]()
 #: Modules in which all tests are medium, slow or heavy.
 LEFT_OUT = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(medium|slow|heavy)\b", re.MULTILINE)
 
-# A busy machine must not cause a failure. Without the slow tests, a property is tried with a fifth of its examples.
+#: Number of cases of a medium test that run without the slow tests.
+CASES = 6
+
+# A busy machine must not cause a failure. Without the slow tests, a property is tried with a tenth of its examples.
 hypothesis.settings.register_profile("full", deadline=None)
-hypothesis.settings.register_profile("fast", deadline=None, max_examples=20)
+hypothesis.settings.register_profile("fast", deadline=None, max_examples=10)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,6 +72,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_sessionstart() -> None:
     """Disable garbage collection while tests are collected."""
     gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark further cases of medium tests as slow, unless -k selects tests.
+
+    Slow tests run first, so that no worker begins a test of minutes when the others have no more work.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in () if config.option.keyword else items:
+        if item.get_closest_marker("medium") and not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, group in cases.items():
+        # At random, because the cases of a product of parameters are periodic; the choice is always the same.
+        for item in random.Random(name).sample(group, max(len(group) - CASES, 0)):
+            item.add_marker("slow")
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish() -> None:

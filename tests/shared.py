@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import hypothesis
@@ -18,8 +19,18 @@ needs_shared = pytest.mark.skipif(SHARED is None, reason=f"no reference material
 
 
 def examples(number: int) -> int:
-    """Return the number of examples of a property: ``number`` with the slow tests, else a fifth of it."""
+    """Return the number of examples of a property: ``number`` with the slow tests, else a tenth of it."""
     return number * hypothesis.settings().max_examples // 100
+
+
+def mostly_slow(count: int, values: Iterable[object]) -> list[object]:
+    """Return the values of a parameter; values after the first ``count`` have the mark slow."""
+    return [value if k < count else pytest.param(value, marks=pytest.mark.slow) for k, value in enumerate(values)]
+
+
+def every(step: int) -> int:
+    """Return the step between the items that a test uses: 1 with the slow tests, else ``step``."""
+    return 1 if examples(100) == 100 else step
 
 
 def standard_text() -> str:

@@ -21,7 +21,7 @@ from ..interop import BY_ID
 from ..vectors.few import Case, cases, for_each
 
 
-@for_each(cases("valid", "acceptable"), "medium")
+@for_each(cases("valid", "acceptable"), "slow")
 def test_vectors_come_back(case: Case) -> None:
     options: dict[str, Any] = {"topology_dimensions": case.topology_dimensions, "topology": case.topology}
     for stream in case.streams:

@@ -59,7 +59,7 @@ def is_invalid(path: Path) -> bool:
     return facts(path).get("result") == "invalid"
 
 
-@for_each(STREAMS, "medium")
+@for_each(STREAMS, "slow")
 def test_nodes_cover_each_bit_once(path: Path) -> None:
     data = path.read_bytes()
     roots, error = read(path)
@@ -77,7 +77,7 @@ def test_nodes_cover_each_bit_once(path: Path) -> None:
     assert position == 8 * len(data) or error
 
 
-@for_each(STREAMS, "medium")
+@for_each(STREAMS, "slow")
 def test_raw_bits_equal_the_bitstream(path: Path) -> None:
     bits = BitReader(path.read_bytes())
     for root in read(path)[0]:
@@ -89,7 +89,7 @@ def test_raw_bits_equal_the_bitstream(path: Path) -> None:
                 assert leaf.raw == ""
 
 
-@for_each(STREAMS, "medium")
+@for_each(STREAMS, "slow")
 def test_json(path: Path) -> None:
     for root in read(path)[0]:
         parsed = json.loads(json.dumps(root.to_dict(), allow_nan=False))
@@ -111,7 +111,7 @@ def count(node: dict[str, Any]) -> int:
         for name, path in STREAMS.items()
         if name.startswith(("syntax", "block")) or name.endswith(("00.nnr", "dq.nnc"))
     },
-    "medium",
+    "slow",
 )
 def test_each_bit_has_an_element(path: Path) -> None:
     for root in read(path)[0]:

@@ -84,7 +84,7 @@ def of(*results: str) -> dict[str, Case]:
     return {f"{case.group}/{case.id}": case for case in CASES if case.result in results}
 
 
-@for_each(of("valid"), "medium")
+@for_each(of("valid"), "slow")
 def test_valid_vectors_break_nothing(case: Case) -> None:
     found = reports(case)
     assert broken(*found) == NNCODEC.get(case.id, set())
@@ -97,7 +97,7 @@ def assert_digests(streams: Sequence[Stream], found: Sequence[nnr.Report]) -> No
             assert sorted(report.tensors, key=str) == sorted(stream.tensors, key=str)
 
 
-@for_each(of("invalid"), "medium")
+@for_each(of("invalid"), "slow")
 def test_invalid_vectors_break_a_rule_that_has_a_name(case: Case) -> None:
     *before, last = reports(case)
     assert not broken(*before)
@@ -110,7 +110,7 @@ def test_invalid_vectors_break_a_rule_that_has_a_name(case: Case) -> None:
         assert told[0].requirement in (case.extension, "attachment", "complete")
 
 
-@for_each(of("acceptable"), "medium")
+@for_each(of("acceptable"), "slow")
 def test_acceptable_vectors(case: Case) -> None:
     found = reports(case)
     assert broken(*found) == set(case.requirements)

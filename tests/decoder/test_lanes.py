@@ -14,7 +14,8 @@ from nnr_codec.decoder import lanes
 from nnr_codec.limits import Limits
 
 from ..lanes import all_in_lanes, no_lanes
-from ..vectors.few import cases
+from ..shared import examples, mostly_slow
+from ..vectors.few import some
 
 pytestmark = pytest.mark.skipif(not lane_engines(), reason="the processor has no AVX2")
 
@@ -47,14 +48,14 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LaneJob]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_vectors(threads: int, jobs: list[LaneJob]) -> None:
-    for name, case in cases("valid", "acceptable", "invalid").items():
+    for name, case in some("valid", "acceptable", "invalid").items():
         data = case.streams[-1].path.read_bytes()
         options: dict[str, Any] = {"limits": Limits.strict(), "jobs": threads}
         with no_lanes():
             expected = outcome(data, **options)
         with all_in_lanes():
             assert outcome(data, **options) == expected, name
-    assert len(jobs) > 200
+    assert len(jobs) > examples(200)
 
 
 def model() -> dict[str, np.ndarray[Any, Any]]:
@@ -63,7 +64,7 @@ def model() -> dict[str, np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"scan_order": 1}, {"dependent_quantization": False}, {"exact": True}], ids=str
+    "options", mostly_slow(2, [{}, {"exact": True}, {"scan_order": 1}, {"dependent_quantization": False}]), ids=str
 )
 def test_models(options: dict[str, Any], jobs: list[LaneJob]) -> None:
     data = nnr.encode(model(), **options)

@@ -18,7 +18,8 @@ from nnr_codec.dtypes import STORED_TYPES
 from nnr_codec.model import Array
 
 from ..lanes import all_in_lanes, no_lanes
-from ..vectors.few import cases
+from ..shared import mostly_slow
+from ..vectors.few import some
 from .test_lanes import model
 
 LANES = [
@@ -58,7 +59,7 @@ def check(data: bytes, **options: Any) -> None:
 @pytest.mark.parametrize("lanes", LANES)
 def test_vectors_are_decoded_to_arrays_alike(lanes: Any) -> None:
     with lanes():
-        for case in cases("valid", "acceptable").values():
+        for case in some("valid", "acceptable").values():
             data = case.streams[0].path.read_bytes()
             for dtype, jobs in (("source", 1), ("float16", 2)):
                 check(data, dtype=dtype, jobs=jobs)
@@ -66,7 +67,9 @@ def test_vectors_are_decoded_to_arrays_alike(lanes: Any) -> None:
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    "options", [{}, {"scan_order": 1}, {"codebook": 16}, {"exact": True}, {"dependent_quantization": False}], ids=str
+    "options",
+    mostly_slow(2, [{}, {"exact": True}, {"scan_order": 1}, {"codebook": 16}, {"dependent_quantization": False}]),
+    ids=str,
 )
 @pytest.mark.parametrize("lanes", LANES)
 def test_narrow_floats_equal_astype(lanes: Any, options: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ def feed(data: bytes, size: int, decoder: nnr.StreamDecoder) -> dict[str, Array]
     return got
 
 
-@for_each(cases("valid"), "medium")
+@for_each(cases("valid"), "slow")
 def test_vectors(case: Case) -> None:
     """The result equals decode() for every vector without predecessors."""
     if len(case.streams) > 1:

@@ -24,7 +24,7 @@ from nnr_codec.model import Array
 from nnr_codec.runtime import run_model
 from nnr_codec.tensor.quant import codebook_values
 
-from ..shared import SHARED, examples, needs_shared
+from ..shared import SHARED, examples, mostly_slow, needs_shared
 from .test_encoder import headers
 
 RNG = np.random.default_rng(8)
@@ -289,7 +289,7 @@ def test_values_far_apart_are_kept(values: list[float]) -> None:
 @pytest.mark.medium
 @needs_shared
 @pytest.mark.clients
-@pytest.mark.parametrize("name", ["resnet20_cifar10", "digits_cnn"])
+@pytest.mark.parametrize("name", mostly_slow(1, ["digits_cnn", "resnet20_cifar10"]))
 def test_networks_do_not_notice(name: str) -> None:
     """Errors of vectors have much less effect than errors of the weights of the same file."""
     pytest.importorskip("tract")

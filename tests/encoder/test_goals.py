@@ -22,7 +22,7 @@ from nnr_codec.model import Array, Block
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB
 from nnr_codec.tensor.quant import step_size
 
-from ..shared import SHARED, needs_shared
+from ..shared import SHARED, mostly_slow, needs_shared
 
 pytestmark = pytest.mark.medium
 
@@ -467,7 +467,9 @@ def test_the_goal_of_a_rule_replaces_any_other() -> None:
     assert (c.exact, d.snr) == (True, 30)
 
 
-@pytest.mark.parametrize("goal", [{"snr": 45.0}, {"snr": 250.0}, {"max_error": 1e-3}, {"quality": 45.0}], ids=str)
+@pytest.mark.parametrize(
+    "goal", mostly_slow(2, [{"snr": 45.0}, {"max_error": 1e-3}, {"snr": 250.0}, {"quality": 45.0}]), ids=str
+)
 def test_goals_of_single_tensors(goal: dict[str, float]) -> None:
     """They are in overrides or rules, beside goals of the model and other options."""
     rule = nnr.Rule("c.weight", **goal)
@@ -533,7 +535,7 @@ def test_estimates_of_odd_models(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("target_size", [60_000, 76_000, 84_000, 124_000, 140_000])
+@pytest.mark.parametrize("target_size", mostly_slow(2, [60_000, 124_000, 76_000, 84_000, 140_000]))
 def test_targets_where_a_tensor_becomes_exact(target_size: int) -> None:
     """Its size changes by much at one step size; the other tensors use the remaining bytes."""
     grid = np.random.default_rng(9).integers(-3, 3, (400, 300)) * np.float32(3)

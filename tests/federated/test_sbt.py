@@ -15,6 +15,8 @@ from nnr_codec.constants import NNR_MPS, NNR_NDU
 from nnr_codec.errors import EncodeError, MissingReferenceError
 from nnr_codec.model import Array
 
+from ..shared import mostly_slow
+
 pytestmark = pytest.mark.medium
 
 Update = dict[str, Array]
@@ -139,7 +141,7 @@ def test_however_few_they_are_none_is_left_out() -> None:
 
 
 # ------------------------------------------------------------------------------------------ error feedback
-@pytest.mark.parametrize("nnr_pre", [None, True, False])
+@pytest.mark.parametrize("nnr_pre", mostly_slow(1, [None, True, False]))
 @pytest.mark.parametrize("keep", [0.0, 0.9])
 def test_the_sum_of_updates_arrives(nnr_pre: bool | None, keep: float) -> None:
     """The sum lacks only the residual, which does not grow with the number of updates."""

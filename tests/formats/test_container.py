@@ -24,6 +24,7 @@ from nnr_codec.formats.nnef import container, tar
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model
 
+from ..shared import examples
 from .support import assert_same, dat, graph_text, minimal, nnef_model, regular, tar_bytes, write_folder
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX file systems only")
@@ -397,7 +398,7 @@ def test_directory_limits(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_headers_are_decoded_as_by_tarfile(data: st.DataObject) -> None:
     """This includes headers that differ from the previous one only in name, size and checksum."""

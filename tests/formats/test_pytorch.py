@@ -25,6 +25,7 @@ from nnr_codec.formats.pytorch import description, saving
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model, Topology
 
+from ..shared import examples
 from .support import Pipe, nnef_model
 from .torch_support import (
     DESCRIPTION,
@@ -500,7 +501,7 @@ def contents(torch: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.medium
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_any_content(data: st.DataObject) -> None:
     torch = torch_or_skip()
@@ -536,7 +537,7 @@ def small_file(legacy: bool) -> bytes:
 
 @pytest.mark.medium
 @BOTH
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.data())
 def test_mutated_bytes(legacy: bool, data: st.DataObject) -> None:
     file = bytearray(small_file(legacy))
@@ -553,7 +554,7 @@ def test_mutated_bytes(legacy: bool, data: st.DataObject) -> None:
 
 
 @pytest.mark.medium
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.data())
 def test_mutated_pickles(data: st.DataObject) -> None:
     torch = torch_or_skip()

@@ -461,7 +461,7 @@ def npy(array: Array) -> bytes:
     return file.getvalue()
 
 
-MANY = 64 << 20
+MANY = 32 << 20
 SMALL = Limits(max_archive_bytes=1 << 20, max_topology_bytes=1 << 16, max_side_info_bytes=1 << 16, max_names=1000)
 
 
