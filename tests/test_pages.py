@@ -60,6 +60,8 @@ OTHERS = (
 )
 #: Pages whose blocks need packages of heavy clients.
 HEAVY = ("huggingface.md", "lora.md")
+#: Pages that take 8 and 9 s of CPU.
+SLOW = ("executors.md", "reduction.md")
 #: Packages that modules of nnr_codec import on use.
 NEEDS = {
     **dict.fromkeys(("torch", "safetensors.torch", "integrations.torch", "integrations.training"), "torch"),
@@ -192,7 +194,11 @@ def names(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.stem, marks=[pytest.mark.heavy] if page.name in HEAVY else [])
+        pytest.param(
+            page,
+            id=page.stem,
+            marks=[mark for mark, pages in ((pytest.mark.heavy, HEAVY), (pytest.mark.slow, SLOW)) if page.name in pages],
+        )
         for page in MARKDOWN
         if blocks(page)
     ],

@@ -25,7 +25,7 @@ from ..shared import standard_text
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ROOT / "bitstream_vectors"
 
-pytestmark = pytest.mark.medium
+pytestmark = pytest.mark.slow  # the matrix takes 8 s
 
 
 @lru_cache

@@ -22,7 +22,7 @@ from .models import (
 
 pytestmark = [pytest.mark.medium, pytest.mark.peer]
 
-FAST, MANY = range(40), range(1000, 1200)
+FAST, MANY = range(40), range(1000, 1100)
 
 
 def ours_to_the_peer(peer: Peer, case: Case) -> None:

@@ -16,7 +16,7 @@ from .conftest import Peer, PeerError
 
 pytestmark = [pytest.mark.medium, pytest.mark.peer]
 
-FEW, MANY_MODELS, MANY_UPDATES = range(40), range(1000, 1600), range(1000, 1200)
+FEW, MANY_MODELS, MANY_UPDATES = range(40), range(1000, 1300), range(1000, 1100)
 
 
 def decoded(peer: Peer, data: bytes) -> dict[str, Array]:
