@@ -76,10 +76,9 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark further cases of medium tests as slow, unless -k selects tests.
-
-    Slow tests run first, so that no worker begins a test of minutes when the others have no more work.
-    """
+    """Move slow tests to the front, and mark further cases of medium tests as slow, unless -k selects tests."""
+    # Otherwise a worker may begin a test of minutes when the others have no more work.
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     cases: dict[str, list[pytest.Item]] = {}
     for item in () if config.option.keyword else items:
         if item.get_closest_marker("medium") and not item.get_closest_marker("slow"):
@@ -88,7 +87,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # At random, because the cases of a product of parameters are periodic; the choice is always the same.
         for item in random.Random(name).sample(group, max(len(group) - CASES, 0)):
             item.add_marker("slow")
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, chdir, contextmanager
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
@@ -316,12 +317,18 @@ class Counting(Now):
         self.open -= 1
 
 
+@cache
+def twenty() -> tuple[dict[str, Any], bytes]:
+    """Return 20 tensors of 480 kB, and their bitstream."""
+    many = {f"w{k}": np.full((300, 400), k, "f4") for k in range(20)}
+    return many, nnr.encode(many)
+
+
 @pytest.mark.parametrize(("window", "most"), [(1 << 25, 6), (300_000, 3), (0, 3), (480_000, 6), (400_000, 5)])
 def test_work_in_flight_is_bounded(window: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of three workers has two tensors of 480 kB, or one tensor that is larger than the window."""
     monkeypatch.setattr(pool_module, "WINDOW", window)
-    many = {f"w{k}": np.full((300, 400), k, "f4") for k in range(20)}
-    data = nnr.encode(many)
+    many, data = twenty()
     for call in (lambda e: nnr.encode(many, executor=e, jobs=3), lambda e: nnr.decode(data, executor=e, jobs=3)):
         executor = Counting()
         call(executor)

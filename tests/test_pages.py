@@ -197,7 +197,9 @@ def names(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         pytest.param(
             page,
             id=page.stem,
-            marks=[mark for mark, pages in ((pytest.mark.heavy, HEAVY), (pytest.mark.slow, SLOW)) if page.name in pages],
+            marks=[
+                mark for mark, pages in ((pytest.mark.heavy, HEAVY), (pytest.mark.slow, SLOW)) if page.name in pages
+            ],
         )
         for page in MARKDOWN
         if blocks(page)

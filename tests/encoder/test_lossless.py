@@ -13,7 +13,7 @@ from nnr_codec.encoder.lossless_bound import least_bytes
 from nnr_codec.model import Array, Model, source_size
 
 from ..encodes import layers, normal
-from ..shared import SHARED, needs_shared
+from ..shared import SHARED, mostly_slow, needs_shared
 
 pytestmark = pytest.mark.medium
 
@@ -169,7 +169,7 @@ def test_a_ratio_of_tied_tensors_is_a_ratio_of_the_bytes_stored_once() -> None:
 
 # ------------------------------------------------------------------------------------------------ real models
 @needs_shared
-@pytest.mark.parametrize("options", [{"target_ratio": 0.15}, {"target_size": 600_000}], ids=str)
+@pytest.mark.parametrize("options", mostly_slow(1, [{"target_ratio": 0.15}, {"target_size": 600_000}]), ids=str)
 def test_squeezenet_is_lossless_at_targets_above_its_lossless_size(options: dict[str, Any]) -> None:
     model = nnr.load(f"{SHARED}/models/squeezenet1_0_deepcompression.nnef")
     assert nnr.encode(model, **options) == nnr.encode(model, exact=True)

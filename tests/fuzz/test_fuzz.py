@@ -189,7 +189,7 @@ def test_what_takes_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
     monkeypatch.setattr(campaigns, "SECONDS", 0.05)
-    campaign, numbers = small(), range(60)
+    campaign, numbers = small(), range(30)
     planted(monkeypatch, busy)
     tally = part(campaign, numbers, 1)
     assert [number for number, _ in tally.findings] == hurt(campaign, numbers)
