@@ -1,4 +1,4 @@
-"""Configuration of all tests: the check that the extension is built, and the option ``--no-skips``."""
+"""Configuration of all tests: the check that the extension is built, and the options ``--cases`` and ``--no-skips``."""
 
 from __future__ import annotations
 
@@ -34,16 +34,20 @@ SEEDS = pytest.StashKey[dict[str, Any]]()
 #: Modules in which all tests are medium, slow or heavy.
 LEFT_OUT = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(medium|slow|heavy)\b", re.MULTILINE)
 
-#: Number of cases of a medium test that run without the slow tests.
-CASES = 6
-
 # A busy machine must not cause a failure. Without the slow tests, a property is tried with a tenth of its examples.
 hypothesis.settings.register_profile("full", deadline=None)
 hypothesis.settings.register_profile("fast", deadline=None, max_examples=10)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the option."""
+    """Declare the options."""
+    parser.addoption(
+        "--cases",
+        type=int,
+        default=6,
+        metavar="N",
+        help="run N cases of a medium test (default: 6); further cases are slow; 0: run all",
+    )
     parser.addoption(
         "--no-skips",
         action="store_true",
@@ -76,16 +80,17 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Move slow tests to the front, and mark further cases of medium tests as slow, unless -k selects tests."""
+    """Move slow tests to the front, and mark further cases of medium tests as slow (``--cases``)."""
     # Otherwise a worker may begin a test of minutes when the others have no more work.
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     cases: dict[str, list[pytest.Item]] = {}
-    for item in () if config.option.keyword else items:
+    count = 0 if config.option.keyword else config.option.cases  # -k selects cases
+    for item in items if count else ():
         if item.get_closest_marker("medium") and not item.get_closest_marker("slow"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, group in cases.items():
         # At random, because the cases of a product of parameters are periodic; the choice is always the same.
-        for item in random.Random(name).sample(group, max(len(group) - CASES, 0)):
+        for item in random.Random(name).sample(group, max(len(group) - count, 0)):
             item.add_marker("slow")
 
 
