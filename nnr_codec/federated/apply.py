@@ -118,8 +118,9 @@ def apply_update(
     Returns
     -------
     Model or dict of str to ndarray
-        A dict for a mapping. Tensors are in the order of the base, followed by new tensors; unchanged tensors are the
-        objects of the base. Topology and metadata come from the update if it has them, else from the base.
+        A dict for a mapping of tensors, and a Model for a checkpoint with other values. Tensors are in the order of the
+        base, followed by new tensors; unchanged tensors are the objects of the base. Topology and metadata come from
+        the update if it has them, else from the base.
 
     Raises
     ------
@@ -152,7 +153,7 @@ def apply_update(
         change = _Change(tensors, whole, None, content.metadata, content.topology, ordered)
         del content  # releases each difference after it is added
     tensors = _sums(model, change)
-    if isinstance(base, Mapping):
+    if isinstance(base, Mapping) and base.keys() == model.tensors.keys():
         return tensors
     return replace(
         model,

@@ -81,6 +81,13 @@ def test_differences_in_a_few_rows_keep_their_order() -> None:
     assert not difference(base, new, lossless=True, smallest=True).by_exponent
 
 
+@pytest.mark.parametrize("type_name", BITS)
+def test_the_tensor_replaces_a_larger_difference(type_name: str) -> None:
+    base, _ = after_a_step(type_name, 1000)
+    assert difference(base, -base, lossless=True).kind == "bits"
+    assert difference(base, -base, lossless=True, smallest=True).kind == "whole"
+
+
 def test_integers_have_no_order_of_exponents() -> None:
     base = np.arange(5, dtype=np.int32)
     with pytest.raises(FormatError, match="the order of exponents cannot be added to int32"):
