@@ -326,7 +326,9 @@ def as_model(
 ) -> Model:
     """Return a model unchanged, or the model of named arrays or PyTorch tensors, a PyTorch module, or a file.
 
-    A dict may be a checkpoint: PyTorch tensors and plain values in nested containers. Raises the errors of :func:`load`.
+    A dict may be a checkpoint: PyTorch tensors and plain values in nested containers.
+
+    Raises the errors of :func:`load`.
     """
     if isinstance(model, Model):
         return model

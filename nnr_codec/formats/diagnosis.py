@@ -128,7 +128,7 @@ def _of_folder(folder: Path) -> FormatError:
     if not files and (folder / ".metadata").is_file():
         return FormatError(
             "a checkpoint of torch.distributed.checkpoint",
-            hint=f"convert it: python -m torch.distributed.checkpoint.format_utils dcp_to_torch {folder.name!a} FILE.pt",
+            hint="convert it: python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt",
         )
     if not files:
         return FormatError("the folder contains no model of a supported format", hint=_FORMATS)

@@ -68,7 +68,9 @@ def from_module(module: Any, example_inputs: Any = None) -> Model:
 
 
 def from_state_dict(state: Mapping[str, Any]) -> Model:
-    """Return a ``state_dict()``, or a checkpoint with nested containers, as a model; tensors in main memory are not copied.
+    """Return a ``state_dict()``, or a checkpoint with nested containers, as a model.
+
+    Tensors in main memory are not copied.
 
     Raises
     ------
