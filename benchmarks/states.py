@@ -1,12 +1,14 @@
 """Consecutive checkpoints of a training with AdamW: ``python -m benchmarks.states``. Requires PyTorch and zstandard.
 
-A transformer of three layers (669,000 parameters) predicts the bytes of the documentation of Python. A checkpoint has
-weights, moments, steps, learning rates and states of generators. Kinds: float32, and bfloat16 weights with float32
-master weights, which are trained in float32 arithmetic with weights and gradients rounded to bfloat16.
+A transformer of three layers (669,056 parameters) predicts the bytes of this project's documentation. A checkpoint has
+weights, moments, steps, learning rates and states of generators. Kinds: float32; and bfloat16 weights with float32
+master weights, which continue from a float32 checkpoint, in float32 arithmetic with weights and gradients rounded to
+bfloat16.
 
-Prints JSON lines. For each kind and number of steps after step 300 (1, 10, 100), the bytes of a lossless update, and of
-the second version in a store; for each part of the checkpoint, the bytes as tensors, of zstd -19, of zstd -19 of the
-XOR with the first checkpoint, of the same in byte planes, and in `encode(exact=True)` and the update.
+Prints JSON lines. For each kind and number of steps (1, 10, 100) between two checkpoints, the bytes of the second one:
+as tensors, in `encode(exact=True)`, as lossless update, and as second version in a store. For each part, the bytes as
+tensors, of zstd -19, of zstd -19 of the XOR with the first checkpoint, of the same in byte planes, and in
+`encode(exact=True)` and the update.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import copy
 import json
 import tempfile
 from collections.abc import Iterator
-from pydoc_data.topics import topics
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,9 @@ from nnr_codec.formats import as_model
 from nnr_codec.model import Array
 from nnr_codec.store import Store
 
-FIRST, APART = 300, (1, 10, 100)
+DOCS = Path(__file__).parents[1] / "docs"
+#: Step of the first checkpoint of each kind; bfloat16 continues from the one of float32.
+FIRST, APART = {"float32": 300, "bfloat16": 310}, (1, 10, 100)
 WIDTH, HEADS, LAYERS, LENGTH, BATCH = 128, 4, 3, 64, 16
 PARTS = {"model": "weights", "master": "master", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 
@@ -43,7 +47,8 @@ def network() -> Any:
             layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, 0.0, "gelu", batch_first=True, norm_first=True)
             self.body = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
             self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256)
-            self.mask = nn.Transformer.generate_square_subsequent_mask(LENGTH)
+            mask = nn.Transformer.generate_square_subsequent_mask(LENGTH)
+            self.register_buffer("mask", mask, persistent=False)
 
         def forward(self, x: Any) -> Any:
             y = self.embedding(x) + self.position.weight
@@ -53,46 +58,59 @@ def network() -> Any:
     return Net()
 
 
-def checkpoints(*, rounded: bool) -> dict[int, nnr.Model]:
-    """Return checkpoints by step; ``rounded``: of bfloat16 weights with float32 master weights."""
+def checkpoints() -> dict[str, dict[int, nnr.Model]]:
+    """Return checkpoints by kind and step."""
     import torch
 
     torch.set_num_threads(1)
-    text = "".join(topics[key] for key in sorted(topics)).encode()
+    text = b"".join(path.read_bytes() for path in sorted(DOCS.rglob("*.md")))
     data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-    net, generator = network(), torch.Generator().manual_seed(1)
-    weights = list(net.parameters())
-    masters = [weight.detach().clone().requires_grad_() for weight in weights] if rounded else weights
-    optimizer = torch.optim.AdamW(masters, 1e-3)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 50))
-    found = {}
-    for step in range(1, FIRST + max(APART) + 1):
+    first: dict[str, Any] = {}
+    found: dict[str, dict[int, nnr.Model]] = {}
+    for kind, step_of_first in FIRST.items():
+        rounded = kind == "bfloat16"
+        net, generator = network(), torch.Generator().manual_seed(1)
+        weights = masters = list(net.parameters())
         if rounded:
-            for weight, master in zip(weights, masters, strict=True):
-                weight.data.copy_(master.detach().bfloat16())
-        starts = torch.randint(len(data) - LENGTH - 1, (BATCH,), generator=generator)
-        batch = torch.stack([data[start : start + LENGTH + 1] for start in starts])
-        net.zero_grad()
-        torch.nn.functional.cross_entropy(net(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()).backward()
+            net.load_state_dict(first["model"])
+            masters = [weight.detach().clone().requires_grad_() for weight in weights]
+        optimizer = torch.optim.AdamW(masters, 1e-3)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 50))
         if rounded:
+            optimizer.load_state_dict(first["optimizer"])
+            scheduler.load_state_dict(first["scheduler"])
+            generator.set_state(first["generator"])
+        for step in range(first.get("step", 0) + 1, step_of_first + max(APART) + 1):
             for weight, master in zip(weights, masters, strict=True):
-                master.grad = weight.grad.bfloat16().float()
-        torch.nn.utils.clip_grad_norm_(masters, 1.0)
-        optimizer.step()
-        scheduler.step()
-        if step - FIRST in (0, *APART):
-            state = net.state_dict()
-            content = {
-                "model": {name: master.bfloat16() for name, master in zip(state, masters, strict=True)}
-                if rounded
-                else state,
-                "master": [master.detach() for master in masters] if rounded else [],
+                if rounded:
+                    weight.data.copy_(master.detach().bfloat16())
+            starts = torch.randint(len(data) - LENGTH - 1, (BATCH,), generator=generator)
+            batch = torch.stack([data[start : start + LENGTH + 1] for start in starts])
+            net.zero_grad()
+            torch.nn.functional.cross_entropy(net(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()).backward()
+            for weight, master in zip(weights, masters, strict=True):
+                if rounded:
+                    master.grad = weight.grad.bfloat16().float()
+            torch.nn.utils.clip_grad_norm_(masters, 1.0)
+            optimizer.step()
+            scheduler.step()
+            if step - step_of_first not in (0, *APART):
+                continue
+            content: dict[str, Any] = {
+                "model": net.state_dict(),
                 "optimizer": optimizer.state_dict(),
                 "scheduler": scheduler.state_dict(),
                 "step": step,
-                "rng": [torch.get_rng_state(), generator.get_state()],
+                "rng": torch.get_rng_state(),
+                "generator": generator.get_state(),
             }
-            found[step] = as_model(copy.deepcopy(content))
+            if rounded:
+                names = content["model"]
+                content["model"] = {name: one.detach().bfloat16() for name, one in zip(names, masters, strict=True)}
+                content["master"] = [master.detach() for master in masters]
+            content = copy.deepcopy(content)
+            first = first or content
+            found.setdefault(kind, {})[step] = as_model(content)
     return found
 
 
@@ -134,11 +152,10 @@ def sizes(first: nnr.Model, second: nnr.Model) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Run the benchmark."""
-    for rounded in (False, True):
-        models = checkpoints(rounded=rounded)
+    for kind, models in checkpoints().items():
         for apart in APART:
-            for row in sizes(models[FIRST], models[FIRST + apart]):
-                print(json.dumps({"kind": "bfloat16" if rounded else "float32", "apart": apart, **row}), flush=True)
+            for row in sizes(models[FIRST[kind]], models[FIRST[kind] + apart]):
+                print(json.dumps({"kind": kind, "apart": apart, **row}), flush=True)
 
 
 if __name__ == "__main__":
