@@ -132,6 +132,7 @@ def apply_update(
         The bitstream is malformed or exceeds the limits.
     """
     model = formats.as_model(base)
+    as_dict = isinstance(base, Mapping) and base.keys() == model.tensors.keys()
     if isinstance(data, Mapping) and not isinstance(data, NnrFile):
         change = _Change(dict(data))
         if isinstance(data, Update):
@@ -153,7 +154,7 @@ def apply_update(
         change = _Change(tensors, whole, None, content.metadata, content.topology, ordered)
         del content  # releases each difference after it is added
     tensors = _sums(model, change)
-    if isinstance(base, Mapping) and base.keys() == model.tensors.keys():
+    if as_dict:
         return tensors
     return replace(
         model,

@@ -175,6 +175,7 @@ class Store:
         Parameters
         ----------
         model : Model, mapping of str to ndarray or torch.Tensor, torch.nn.Module, path, bytes-like or binary file
+            A dict may be a checkpoint of PyTorch: tensors and plain values in nested containers.
         name : str
             Letters, digits, ``.``, ``_`` and ``-``, up to 128 characters.
         base : str, optional
