@@ -118,10 +118,12 @@ def subtract_patterns(before: Patterns, after: Patterns, differences: Levels, *,
 def add_patterns(before: Patterns, differences: Levels, after: Patterns, *, low: int, width: int) -> None:
     """Restore the new patterns from the differences of :func:`subtract_patterns`, which may be any integers."""
 
-def costs_of_order(before: Patterns, after: Patterns, *, low: int, width: int) -> tuple[int, int]:
-    """Estimate the cost of the differences in their order, and sorted as by :func:`subtract_patterns`, in 2**-15 bits.
+def costs_of_change(before: Patterns, after: Patterns, *, low: int, width: int) -> tuple[int, int, int]:
+    """Estimate the cost of a tensor in 2**-15 bits: of its differences in their order, of its differences sorted as by
+    :func:`subtract_patterns`, and of its floats without ``before``.
 
-    The cost of 256 consecutive differences is the entropy of their zeros and, for each other difference, the logarithm
-    of the mean magnitude; these costs are added. A seventh of the differences is used if there are more than 65,536.
-    Every machine computes the same result.
+    The cost of 256 consecutive differences is the entropy of their zeros and, for each other difference, a sign and the
+    logarithm of the mean magnitude; these costs are added. The cost of floats is the entropy of their signs and
+    exponents (`width` bits), and `low` bits of each mantissa. A seventh of the floats is used if there are more than
+    65,536. Every machine computes the same result.
     """

@@ -426,6 +426,7 @@ def add_patterns(const float_t[::1] before not None, const int32_t[::1] differen
 # Differences in a portion, whose cost is estimated together.
 cdef enum:
     PORTION = 256
+    BIT = 1 << 15  # unit of nnr_log2
 
 cdef struct Portion:
     int64_t size, changes, steps
@@ -439,7 +440,7 @@ cdef inline int64_t cost_of(Portion *p) noexcept nogil:
     """Return the cost of a portion, and begin another one."""
     cdef int64_t cost = n_log2(p.size) - n_log2(p.size - p.changes) - 2 * n_log2(p.changes)
     if p.changes:
-        cost += p.changes * nnr_log2(p.steps)
+        cost += p.changes * (nnr_log2(p.steps) + BIT)
     p.size = p.changes = p.steps = 0
     return cost
 
@@ -451,25 +452,32 @@ cdef inline int64_t add_to(Portion *p, int32_t step) noexcept nogil:
     return cost_of(p) if p.size == PORTION else 0
 
 
-def costs_of_order(const float_t[::1] before not None, const float_t[::1] after not None, *, int low, int width):
-    cdef int64_t i, start = 0, in_order = 0, by_key = 0, n = before.shape[0]
+def costs_of_change(const float_t[::1] before not None, const float_t[::1] after not None, *, int low, int width):
+    cdef int64_t i, start = 0, in_order = 0, by_key = 0, whole = 0, used = 0, n = before.shape[0]
     cdef int64_t stride = 7 if n > 1 << 16 else 1
-    cdef uint32_t mask = (<uint32_t>1 << width) - 1
+    cdef uint32_t mask = (<uint32_t>1 << width) - 1, mask_of_sign = 2 * mask + 1
     cdef int32_t step
     cdef Portion portion
     cdef Portion[256] groups
+    cdef int64_t[512] counts
     same_length(after.shape[0], n)
     check_key(8 * sizeof(float_t), low, width)
     memset(&portion, 0, sizeof(portion))
     memset(groups, 0, sizeof(groups))
+    memset(counts, 0, sizeof(counts))
     with nogil:
         while start < n:
             for i in range(start, min(start + PORTION, n)):
                 step = steps(before[i], after[i])
                 in_order += add_to(&portion, step)
                 by_key += add_to(&groups[(before[i] >> low) & mask], step)
+                counts[(after[i] >> low) & mask_of_sign] += 1
             start += stride * PORTION
         in_order += cost_of(&portion)
         for i in range(mask + 1):
             by_key += cost_of(&groups[i])
-    return in_order, by_key
+        for i in range(mask_of_sign + 1):
+            used += counts[i]
+            whole -= n_log2(counts[i])
+        whole += n_log2(used) + used * low * BIT
+    return in_order, by_key, whole

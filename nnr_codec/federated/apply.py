@@ -118,8 +118,9 @@ def apply_update(
     Returns
     -------
     Model or dict of str to ndarray
-        A dict for a mapping. Tensors are in the order of the base, followed by new tensors; unchanged tensors are the
-        objects of the base. Topology and metadata come from the update if it has them, else from the base.
+        A dict for a mapping of tensors, and a Model for a checkpoint with other values. Tensors are in the order of the
+        base, followed by new tensors; unchanged tensors are the objects of the base. Topology and metadata come from
+        the update if it has them, else from the base.
 
     Raises
     ------
@@ -131,6 +132,7 @@ def apply_update(
         The bitstream is malformed or exceeds the limits.
     """
     model = formats.as_model(base)
+    as_dict = isinstance(base, Mapping) and base.keys() == model.tensors.keys()
     if isinstance(data, Mapping) and not isinstance(data, NnrFile):
         change = _Change(dict(data))
         if isinstance(data, Update):
@@ -152,7 +154,7 @@ def apply_update(
         change = _Change(tensors, whole, None, content.metadata, content.topology, ordered)
         del content  # releases each difference after it is added
     tensors = _sums(model, change)
-    if isinstance(base, Mapping):
+    if as_dict:
         return tensors
     return replace(
         model,

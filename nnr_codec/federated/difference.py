@@ -44,7 +44,7 @@ class Difference(NamedTuple):
     by_exponent: bool = False
 
 
-def difference(base: Array | None, new: Array, *, lossless: bool = False, sort: bool = False) -> Difference:
+def difference(base: Array | None, new: Array, *, lossless: bool = False, smallest: bool = False) -> Difference:
     """Return the change from ``base`` to ``new``.
 
     Parameters
@@ -55,15 +55,17 @@ def difference(base: Array | None, new: Array, *, lossless: bool = False, sort: 
         Tensor of any supported type, in any byte order and layout.
     lossless : bool
         Whether to keep every bit of floats.
-    sort : bool
-        Sort differences of bits by the exponents of the base if they can then be coded in fewer bits: whether a weight
-        of few mantissa bits moves depends on its unit in the last place.
+    smallest : bool
+        For differences of bits, return the form that takes the fewest bits, according to an estimate: in the order of
+        the tensor, sorted by the exponents of the base, or ``"whole"``. Whether a weight of few mantissa bits moves
+        depends on its unit in the last place; values that change by more than a factor have no small difference.
 
     Returns
     -------
     Difference
         ``"whole"`` for another type or shape, for types without differences (booleans, integers of less than 8 bits),
-        for differences that are not finite or exceed int32, and for lossless float8 and float64.
+        for differences that are not finite or exceed int32, and for lossless float8 and float64. With ``smallest``,
+        also for lossless differences that are larger than the tensor.
 
     Raises
     ------
@@ -80,10 +82,15 @@ def difference(base: Array | None, new: Array, *, lossless: bool = False, sort: 
     if stored.kind == "f" and not lossless:
         found = _float_difference(base, new, before, after, _work(stored))
     elif stored.kind == "f" and stored.name in BITS:
-        in_order, by_exponent = bits.costs_of_order(before, after, **_exponents(stored)) if sort else (0, 0)
+        by_exponent = False
+        if smallest:
+            in_order, sorted_, whole = bits.costs_of_change(before, after, **_exponents(stored))
+            if whole < min(in_order, sorted_):
+                return Difference("whole", new)
+            by_exponent = sorted_ < in_order
         array = np.empty(new.shape, np.int32)
-        bits.subtract_patterns(before, after, array.reshape(-1), **_exponents(stored, by_exponent < in_order))
-        return Difference("bits", array, by_exponent < in_order)
+        bits.subtract_patterns(before, after, array.reshape(-1), **_exponents(stored, by_exponent))
+        return Difference("bits", array, by_exponent)
     elif _counts(stored):
         found = _integer_difference(before.view(_values(stored)), after.view(_values(stored)))
     return Difference("whole", new) if found is None else Difference("difference", found.reshape(new.shape))

@@ -90,7 +90,7 @@ def encode_update(
     """Encode the difference between two models.
 
     Equal tensors are omitted. Tensors that are new, have another shape or type than in the base, or have a difference
-    that is not finite are coded whole. Integers are lossless.
+    that is not finite are coded whole; so are lossless floats whose difference takes more bits. Integers are lossless.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ class _Differences(Mapping[str, Array]):
 
     def _found(self, name: str) -> Difference:
         before, after = np.asarray(self._base[name]) if name in self._base else None, np.asarray(self._new[name])
-        found = difference(before, after, lossless=name in self._exact, sort=True)
+        found = difference(before, after, lossless=name in self._exact, smallest=True)
         return Difference("whole", after) if _overflows(found, after) else found
 
     def __getitem__(self, name: str) -> Array:

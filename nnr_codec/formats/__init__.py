@@ -326,13 +326,15 @@ def as_model(
 ) -> Model:
     """Return a model unchanged, or the model of named arrays or PyTorch tensors, a PyTorch module, or a file.
 
+    A dict may be a checkpoint: PyTorch tensors and plain values in nested containers.
+
     Raises the errors of :func:`load`.
     """
     if isinstance(model, Model):
         return model
     torch = sys.modules.get("torch")  # who passes a module or tensor has imported it
     if isinstance(model, Mapping):
-        if torch and isinstance(model, dict) and any(isinstance(value, torch.Tensor) for value in model.values()):
+        if torch and isinstance(model, dict) and any(isinstance(one, (torch.Tensor, dict)) for one in model.values()):
             from .pytorch.modules import from_state_dict
 
             return from_state_dict(model)

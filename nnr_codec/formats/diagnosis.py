@@ -125,6 +125,11 @@ def _model_files(folder: Path) -> list[Path]:
 
 def _of_folder(folder: Path) -> FormatError:
     files = _model_files(folder)
+    if not files and (folder / ".metadata").is_file():
+        return FormatError(
+            "a checkpoint of torch.distributed.checkpoint",
+            hint="convert it: python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt",
+        )
     if not files:
         return FormatError("the folder contains no model of a supported format", hint=_FORMATS)
     if len(files) == 1:

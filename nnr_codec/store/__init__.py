@@ -140,6 +140,7 @@ class Store:
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.url, self._limits = os.fspath(url), limits or Limits()
+        self._parsed: dict[bytes, Manifest] = {}  # by the bytes of the file: a version number may be used again
         self._folder: Folder = open_folder(url, storage_options)
         if create:
             try:
@@ -174,6 +175,7 @@ class Store:
         Parameters
         ----------
         model : Model, mapping of str to ndarray or torch.Tensor, torch.nn.Module, path, bytes-like or binary file
+            A dict may be a checkpoint of PyTorch: tensors and plain values in nested containers.
         name : str
             Letters, digits, ``.``, ``_`` and ``-``, up to 128 characters.
         base : str, optional
@@ -324,10 +326,11 @@ class Store:
     def _manifests(self) -> dict[_Place, Manifest]:
         """Return all versions."""
         places = {place.path(): place for place in self._places()}
-        found = {}
+        found, parsed = {}, {}
         for path, data in self._folder.read(places, MOST_BYTES).items():
             with _within(f"{self.url}: {path}"):
-                found[places[path]] = Manifest.parse(data, self._limits)
+                parsed[data] = found[places[path]] = self._parsed.get(data) or Manifest.parse(data, self._limits)
+        self._parsed = parsed
         return found
 
     def _readable(self, paths: Iterable[str]) -> Iterator[Manifest]:

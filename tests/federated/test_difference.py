@@ -40,7 +40,7 @@ def is_exact(found: Difference, type_name: str) -> bool:
 def test_the_sum_is_the_new_tensor(pair: tuple[Array, Array], lossless: bool, sort: bool) -> None:
     base, new = pair
     before = base.copy()
-    found = difference(base, new, lossless=lossless, sort=sort)
+    found = difference(base, new, lossless=lossless, smallest=sort)
     assert found.array.shape == new.shape
     got = add(base, found.array, found.kind, by_exponent=found.by_exponent)
     assert_identical(base, before)
@@ -68,7 +68,7 @@ def test_differences_after_a_step_are_sorted_stably_by_exponent(type_name: str, 
     base, new = after_a_step(type_name, size)
     stored = STORED_TYPES[type_name]
     exponents = patterns(base).astype("u4") >> stored.mantissa & ((1 << stored.exponent) - 1)
-    found = difference(base, new, lossless=True, sort=True)
+    found = difference(base, new, lossless=True, smallest=True)
     assert found.by_exponent
     in_order = difference(base, new, lossless=True).array
     assert np.array_equal(found.array, in_order[np.argsort(exponents, kind="stable")])
@@ -78,7 +78,14 @@ def test_differences_after_a_step_are_sorted_stably_by_exponent(type_name: str, 
 def test_differences_in_a_few_rows_keep_their_order() -> None:
     base, new = (tensor.reshape(500, 200) for tensor in after_a_step("bfloat16", 100_000))
     new[20:] = base[20:]
-    assert not difference(base, new, lossless=True, sort=True).by_exponent
+    assert not difference(base, new, lossless=True, smallest=True).by_exponent
+
+
+@pytest.mark.parametrize("type_name", BITS)
+def test_the_tensor_replaces_a_larger_difference(type_name: str) -> None:
+    base, _ = after_a_step(type_name, 1000)
+    assert difference(base, -base, lossless=True).kind == "bits"
+    assert difference(base, -base, lossless=True, smallest=True).kind == "whole"
 
 
 def test_integers_have_no_order_of_exponents() -> None:

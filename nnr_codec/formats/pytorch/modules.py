@@ -68,12 +68,14 @@ def from_module(module: Any, example_inputs: Any = None) -> Model:
 
 
 def from_state_dict(state: Mapping[str, Any]) -> Model:
-    """Return the tensors of a ``state_dict()`` as a model; tensors in main memory are not copied.
+    """Return a ``state_dict()``, or a checkpoint with nested containers, as a model.
+
+    Tensors in main memory are not copied.
 
     Raises
     ------
     FormatError
-        A value is not a tensor, or is an unsupported tensor, such as a quantized one.
+        A value is not supported, such as a quantized tensor or an object of another class.
     MissingDependencyError
         PyTorch is not installed.
     """

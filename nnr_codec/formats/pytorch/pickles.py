@@ -270,9 +270,24 @@ def _instead(module: str, short: str) -> str:
         return "PyTorch has quantized this model: give the original model, which is quantized on encoding"
     if module.startswith("torch.nn."):
         return f"this is a pickled module: save its weights with {weights}"
+    if module.startswith("numpy"):
+        return "save a number x of NumPy as x.item(), and an array as torch.from_numpy(x)"
+    if f"{module}.{short}" in _PLAIN:
+        return _PLAIN[f"{module}.{short}"]
     if short[:1].isupper():
-        return f"only tensors in plain containers are supported: save the weights of a module with {weights}"
+        return "save a module or an optimizer x as x.state_dict(), and other objects as plain values, such as vars(x)"
     return "only tensors, parameters, plain containers and plain values are supported"
+
+
+#: Hints for values that are often in the checkpoints of a training.
+_PLAIN = {
+    "argparse.Namespace": "save a namespace x as vars(x)",
+    "collections.defaultdict": "save a defaultdict x as dict(x)",
+    "collections.deque": "save a deque x as list(x)",
+    "pathlib.PosixPath": "save a path x as str(x)",
+    "pathlib.WindowsPath": "save a path x as str(x)",
+    "_codecs.encode": "save bytes x as torch.frombuffer(bytearray(x), dtype=torch.uint8)",
+}
 
 
 # ------------------------------------------------------------------------------------------------ opcodes
