@@ -44,7 +44,7 @@ from .apply import identity
 from .difference import Difference, difference
 from .feedback import ErrorFeedback
 from .folding import fold
-from .sbt import binary_ternary_of, stepped
+from .sbt import BinaryTernary, binary_ternary_of, stepped
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -122,7 +122,7 @@ def encode_update(
     FormatError
         A model file is malformed.
     """
-    settings = _settings(encode_update, config, options)
+    settings = update_settings(encode_update, config, options)
     quantization = binary_ternary_of(sbt, sbt_ternary, settings)
     goals = [goal for goal in MODEL_GOALS if options.get(goal) is not None] + ["sbt"] * (sbt is not None)
     if lossless and goals:
@@ -144,6 +144,37 @@ def encode_update(
     if files:
         message = f"an update does not carry attachments; these differ from the base: {formats.listed(files)}"
         warnings.warn(message, EncodeWarning, stacklevel=2)
+    return encode_difference(
+        before, after, settings, lossless, quantization, report=report, progress=progress, jobs=jobs, executor=executor
+    )
+
+
+def encode_difference(
+    before: Model,
+    after: Model,
+    settings: EncoderConfig,
+    lossless: bool,
+    quantization: BinaryTernary | None = None,
+    *,
+    base_id: str = "",
+    report: EncodeReport | None = None,
+    progress: Progress | None = None,
+    jobs: int = 1,
+    executor: Executor | None = None,
+) -> bytes:
+    """Encode the difference between two models, of which the second has all tensors of the first.
+
+    Parameters are as for :func:`encode_update`, after all checks.
+
+    Parameters
+    ----------
+    settings : EncoderConfig
+        Result of :func:`update_settings`.
+    quantization : BinaryTernary, optional
+        For ``sbt``.
+    base_id : str
+        Identity of ``before``, if it is known.
+    """
     settings = with_exact(settings, formats.quantized(after))
     exact = {name for name in after.tensors if lossless or settings.for_tensor(name).exact}
     in_memory = type(before.tensors) is dict and type(after.tensors) is dict
@@ -160,7 +191,7 @@ def encode_update(
         for name, kind in differences.kinds.items()
         if kind != "whole"
     }
-    links = Links(of, identity(before), names=tuple(after.tensors))
+    links = Links(of, base_id or identity(before), names=tuple(after.tensors))
     topology = after.topology if after.topology != before.topology else None
     ties = _ties(before, after, differences.kinds, exact) if settings.side_info else {}
     model = Model(tensors, topology, metadata=metadata, format=after.format if metadata else "", aliases=ties)
@@ -229,6 +260,8 @@ class _Differences(Mapping[str, Array]):
         self.by_exponent: set[str] = set()
         self._kept: dict[str, Array] = {}
         for name in new:
+            if keep and new[name] is base.get(name):
+                continue
             found = self._found(name)
             if found.kind != "same" and (found.kind == "whole" or found.array.any()):
                 self.kinds[name] = found.kind
@@ -353,7 +386,11 @@ class UpdateEncoder:
         for name, part in (("sparsity", sparsity), ("structured_sparsity", structured_sparsity)):
             if part is not None and not (isfinite(part) and 0 <= part <= 1):
                 raise EncodeError(Option(name), f" {part} is outside 0..1")
-        self._config, self._device_id, self._parent = _settings(UpdateEncoder, config, options), int(device_id), parent
+        self._config, self._device_id, self._parent = (
+            update_settings(UpdateEncoder, config, options),
+            int(device_id),
+            parent,
+        )
         if self._config.fold_batchnorm:
             raise EncodeError(
                 Option("fold_batchnorm"), " does not apply to differences; fold the models with nnr_codec.folded"
@@ -547,7 +584,9 @@ class UpdateEncoder:
         return residuals if self._config.nnr_pre or energies[0] < PROMISE * energies[1] else {}
 
 
-def _settings(function: Callable[..., Any], config: EncoderConfig | None, options: EncoderOptions) -> EncoderConfig:
+def update_settings(
+    function: Callable[..., Any], config: EncoderConfig | None, options: EncoderOptions
+) -> EncoderConfig:
     """Return the options for updates. Raise EncodeError for options that do not apply to updates."""
     settings = configured(function, config, options, "update")
     if settings.profile == 0:
