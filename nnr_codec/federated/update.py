@@ -144,36 +144,54 @@ def encode_update(
     if files:
         message = f"an update does not carry attachments; these differ from the base: {formats.listed(files)}"
         warnings.warn(message, EncodeWarning, stacklevel=2)
-    return encode_difference(
-        before, after, settings, lossless, quantization, report=report, progress=progress, jobs=jobs, executor=executor
-    )
+    prepared, settings, asked = prepare_update(before, after, settings, lossless, quantization)
+    notes, done = Notes(prepared, report) if report is not None else None, count(1)
+
+    def note(tensor: TensorReport) -> None:
+        if notes:
+            notes.take(tensor)
+        if progress:
+            progress(tensor.name, next(done), len(prepared.model.tensors))
+
+    if report is None:
+        return b"".join(encode_units(prepared, settings, note, jobs=jobs, executor=executor, asked=asked))
+    report.config = asked
+    witness, started = Witness(prepared, report), time.perf_counter()
+    units = []
+    for unit in encode_units(prepared, settings, note, jobs=jobs, executor=executor, statistics=True, asked=asked):
+        units.append(unit)
+        witness.take(unit)
+    witness.finish()
+    report.nbytes, report.seconds = sum(map(len, units)), time.perf_counter() - started - witness.seconds
+    return b"".join(units)
 
 
-def encode_difference(
+def prepare_update(
     before: Model,
     after: Model,
     settings: EncoderConfig,
     lossless: bool,
     quantization: BinaryTernary | None = None,
-    *,
     base_id: str = "",
-    report: EncodeReport | None = None,
-    progress: Progress | None = None,
-    jobs: int = 1,
-    executor: Executor | None = None,
-) -> bytes:
-    """Encode the difference between two models, of which the second has all tensors of the first.
-
-    Parameters are as for :func:`encode_update`, after all checks.
+) -> tuple[Prepared, EncoderConfig, EncoderConfig]:
+    """Compute the differences of two models for :func:`encode_units`.
 
     Parameters
     ----------
+    before, after : Model
+        ``after`` has all tensors of ``before``.
     settings : EncoderConfig
         Result of :func:`update_settings`.
-    quantization : BinaryTernary, optional
-        For ``sbt``.
+    lossless, quantization
+        As for :func:`encode_update`.
     base_id : str
         Identity of ``before``, if it is known.
+
+    Returns
+    -------
+    prepared : Prepared
+    settings, asked : EncoderConfig
+        Options with step sizes, and the same options with goals.
     """
     settings = with_exact(settings, formats.quantized(after))
     exact = {name for name in after.tensors if lossless or settings.for_tensor(name).exact}
@@ -203,26 +221,7 @@ def encode_difference(
         model = replace(model, tensors=overlaid(tensors, found))
     else:
         settings = _steps(model, whole, settings, lossless)
-    prepared = Prepared(model, model, links=links, source=after)
-    notes, done = Notes(prepared, report) if report is not None else None, count(1)
-
-    def note(tensor: TensorReport) -> None:
-        if notes:
-            notes.take(tensor)
-        if progress:
-            progress(tensor.name, next(done), len(model.tensors))
-
-    if report is None:
-        return b"".join(encode_units(prepared, settings, note, jobs=jobs, executor=executor, asked=asked))
-    report.config = asked
-    witness, started = Witness(prepared, report), time.perf_counter()
-    units = []
-    for unit in encode_units(prepared, settings, note, jobs=jobs, executor=executor, statistics=True, asked=asked):
-        units.append(unit)
-        witness.take(unit)
-    witness.finish()
-    report.nbytes, report.seconds = sum(map(len, units)), time.perf_counter() - started - witness.seconds
-    return b"".join(units)
+    return Prepared(model, model, links=links, source=after), settings, asked
 
 
 def _ties(before: Model, after: Model, kinds: Mapping[str, str], exact: set[str]) -> dict[str, str]:
@@ -386,11 +385,8 @@ class UpdateEncoder:
         for name, part in (("sparsity", sparsity), ("structured_sparsity", structured_sparsity)):
             if part is not None and not (isfinite(part) and 0 <= part <= 1):
                 raise EncodeError(Option(name), f" {part} is outside 0..1")
-        self._config, self._device_id, self._parent = (
-            update_settings(UpdateEncoder, config, options),
-            int(device_id),
-            parent,
-        )
+        self._config = update_settings(UpdateEncoder, config, options)
+        self._device_id, self._parent = int(device_id), parent
         if self._config.fold_batchnorm:
             raise EncodeError(
                 Option("fold_batchnorm"), " does not apply to differences; fold the models with nnr_codec.folded"

@@ -18,11 +18,12 @@ from ..api.encoding import encode
 from ..config import MODEL_GOALS, EncoderConfig, EncoderOptions, configured
 from ..conformance.digest import TensorDigest
 from ..dtypes import bit_patterns, stored_type
+from ..encoder.encode import encode_units
 from ..encoder.facts import check_name
 from ..encoder.goals import with_exact
 from ..errors import EncodeError, EncodeWarning, NnrError, Option
 from ..federated.apply import apply_update
-from ..federated.update import encode_difference, update_settings
+from ..federated.update import prepare_update, update_settings
 from ..limits import Limits
 from ..model import Array, Model
 from .records import Kind, Record, frame_head, version_path
@@ -205,17 +206,17 @@ class Publisher:
 
     def _restore(self, folder: SyncFolder, subscriber: Subscriber) -> None:
         """Continue with the last version of a folder."""
+        reason = ""
+        try:
+            subscriber.poll()
+        except NnrError as error:
+            reason = f": {error}"
         versions = folder.versions()
         self.version = max(versions, default=0)
         paths = [version_path(number) for number in versions]
         paths += [version_path(number, anchor=True) for number in folder.anchors()]
         anchors = {record.version: record.size for record in folder.records(paths, {}) if record.kind == "anchor"}
         self._anchors, self._anchor_bytes = set(anchors), anchors[max(anchors)] if anchors else 0
-        reason = ""
-        try:
-            subscriber.poll()
-        except NnrError as error:
-            reason = f": {error}"
         if subscriber.version == self.version:
             self._model, self._digests, self._identity = subscriber.content()
         else:
@@ -230,7 +231,9 @@ class Publisher:
             others = [name for name in changed if name not in base.tensors or not _alike(base.tensors[name], new[name])]
             settings = with_exact(settings, others)
         while True:
-            data = encode_difference(base, new, settings, self._lossless, base_id=self._identity, jobs=self._jobs)
+            # Without warnings of large errors, which later updates correct.
+            prepared, steps, _ = prepare_update(base, new, settings, self._lossless, base_id=self._identity)
+            data = b"".join(encode_units(prepared, steps, jobs=self._jobs))
             if self._lossless or all(settings.for_tensor(name).exact for name in changed):
                 return data, new
             restored = apply_update(base, data, limits=Limits.unlimited(), check=False, jobs=self._jobs)

@@ -20,7 +20,7 @@ import struct
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from ..errors import FormatError
+from ..errors import FormatError, LimitError
 
 Kind = Literal["anchor", "update"]
 
@@ -38,7 +38,8 @@ HEAD = len(MAGIC) + 4 + 32
 _IDENTITY = re.compile("sha256:[0-9a-f]{64}")
 _SHA256, _STREAM = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{32}")
 _SIGNATURE = re.compile("([0-9a-f]{2})*")
-_FILE = re.compile(r"(?:versions|anchors|payloads)/([1-9][0-9]{0,11})(?:-[0-9a-f]{16}\.nnr|\.json)")
+_TIME = re.compile("[0-9T:.+-]{1,40}")
+_FILE = re.compile(r"(?:(?:versions|anchors)/([1-9][0-9]{0,11})\.json|payloads/([1-9][0-9]{0,11})-[0-9a-f]{16}\.nnr)")
 #: Largest version, with the digits that `_FILE` permits.
 _MOST_VERSIONS = 10**12 - 1
 
@@ -89,8 +90,13 @@ class Record:
         return replace(self, signature="").to_bytes()
 
     def to_bytes(self) -> bytes:
-        """Return the record as canonical JSON."""
-        return _text({"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)})
+        """Return the record as canonical JSON. Raise LimitError if it has more than MOST_BYTES."""
+        text = _text({"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)})
+        if len(text) > MOST_BYTES:
+            raise LimitError(
+                f"the record has {len(text):,} bytes, more than {MOST_BYTES:,}", hint="use a shorter signature"
+            )
+        return text
 
     @classmethod
     def parse(cls, text: bytes) -> Record:
@@ -112,6 +118,7 @@ class Record:
             or not _STREAM.fullmatch(found.stream)
             or not _SHA256.fullmatch(found.sha256)
             or not _IDENTITY.fullmatch(found.identity)
+            or not _TIME.fullmatch(found.time)
             or not _SIGNATURE.fullmatch(found.signature)
         ):
             raise FormatError("the record is malformed: a field has an invalid value")
@@ -126,7 +133,7 @@ def version_path(version: int, *, anchor: bool = False) -> str:
 def version_of(path: str) -> int:
     """Return the version to which a file belongs; 0 for other files, such as the rest of a killed process."""
     found = _FILE.fullmatch(path)
-    return int(found[1]) if found else 0
+    return int(found[1] or found[2]) if found else 0
 
 
 def marker(stream: str) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -139,6 +139,7 @@ class Subscriber:
             self._file = source
         self._frames = FrameReader(self._limits)
         self._waiting: dict[tuple[int, str], tuple[Record, bytes]] = {}
+        self._stream, self._left = "", set[str]()  # of the byte stream: the followed one, and earlier ones
         self._state = State()
         self._loaded: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self.needs_anchor = False
@@ -344,34 +345,34 @@ class Subscriber:
         self._frames.add(data)
         try:
             for record, payload in self._frames.frames():
-                self._take(record, payload)
+                self._check_signature(record)
+                if self._expects(record):
+                    self._take(record, payload)
         finally:
-            advanced = self._state.number > before
-            self.needs_anchor = bool(self._waiting) or self._frames.damaged or (self.needs_anchor and not advanced)
+            self.needs_anchor |= self._frames.damaged or bool(self._waiting)
             self._frames.damaged = False
-        return self.version if advanced else None
+        return self.version if self._state.number > before else None
+
+    def _expects(self, record: Record) -> bool:
+        """Return whether a frame may lead to another version. After a restart, change to the new stream."""
+        if record.stream == self._stream:
+            return record.version > self.version
+        begins = record.kind == "anchor" and (record.version == 1 or not self.version)
+        if self._stream and (not begins or record.stream in self._left):
+            return False
+        self._left.add(self._stream)
+        self._stream = record.stream
+        self._waiting.clear()
+        return True
 
     def _take(self, record: Record, payload: bytes) -> None:
         """Take a frame, and advance to the newest version that frames lead to."""
-        self._check_signature(record)
-        if self.stream and record.stream != self.stream:
-            if record.kind != "anchor" or record.version != 1:
-                return
-            self._advance([(record, payload)])
-            self._waiting.clear()
-            return
-        if record.version <= self.version:
-            return
         self._waiting[record.version, record.kind] = record, payload
         while len(self._waiting) > MOST_WAITING or self._waiting_bytes() > self._limits.max_pending_bytes:
             del self._waiting[min(self._waiting)]
-        route = self._route([record for record, _ in self._waiting.values()])
-        try:
-            if route:
-                self._advance([self._waiting[record.version, record.kind] for record in route])
-        except NnrError:
-            del self._waiting[record.version, record.kind]
-            raise
+        for step in self._route([record for record, _ in self._waiting.values()]):
+            self._advance([self._waiting.pop((step.version, step.kind))])
+            self.needs_anchor = self._frames.damaged = False
         self._waiting = {key: frame for key, frame in self._waiting.items() if key[0] > self.version}
 
     def _waiting_bytes(self) -> int:
@@ -400,34 +401,28 @@ class Subscriber:
     def _advance(self, steps: Sequence[tuple[Record, bytes]]) -> None:
         """Apply verified payloads in order; the state is unchanged if one of them is invalid."""
         old = self._state
-        model, identity, digests = old.model, old.identity, old.digests
+        model, identity, digests = old.model, old.identity, dict[str, TensorDigest]()
         for record, data in steps:
             with within(str(record)):
                 model = self._applied(model, identity, record, data)
             identity = record.identity
         record, _ = steps[-1]
-        changed = [name for name, array in model.tensors.items() if array is not old.model.tensors.get(name)]
         if self._names is None:
-            digests = changed_digests(model, old.model, digests)
+            digests = changed_digests(model, old.model, old.digests)
             if (found := identity_of(digests)) != identity:
                 raise FormatError(f"the {record} yields the model {found}, but its record says {identity}")
+            equal = {name: array for name, array in old.model.tensors.items() if digests.get(name) == old.digests[name]}
+            model = replace(model, tensors={**model.tensors, **equal})
+        changed = [name for name, array in model.tensors.items() if array is not old.model.tensors.get(name)]
         for name in self._slices.keys() - model.tensors.keys():
             raise FormatError(f"slices has tensor {name!r}, which version {record.version} lacks", tensor=name)
-        views = {name: old.views[name] for name in model.tensors if name in old.views}
+        views = {name: array for name, array in old.views.items() if name in model.tensors}
         for name in changed:
             views[name] = self._part(name, model.tensors[name]).view()
             views[name].flags.writeable = False
-        views = {name: views[name] for name in model.tensors}
-        self._state = State(
-            record.stream,
-            record.version,
-            identity,
-            model,
-            digests,
-            views,
-            {**{name: old.changed.get(name, 0) for name in model.tensors}, **dict.fromkeys(changed, old.number + 1)},
-            old.number + 1,
-        )
+        number = old.number + 1
+        numbers = {**old.changed, **dict.fromkeys(changed, number)}
+        self._state = State(record.stream, record.version, identity, model, digests, views, numbers, number)
 
     def _applied(self, base: Model, identity: str, record: Record, data: bytes) -> Model:
         """Return the model after one payload."""
