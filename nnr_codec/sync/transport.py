@@ -6,10 +6,10 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
-from ..errors import FormatError, NnrError
+from ..errors import FormatError, LimitError, NnrError
 from ..folders import open_folder
 from ..limits import Limits
 from .records import (
@@ -52,9 +52,13 @@ class SyncFolder:
         """Return whether the folder exists, after the first call that finds it. Raise FormatError if it is damaged."""
         text = None if self.stream else self._folder.read([MARKER], MOST_BYTES).get(MARKER)
         if create and text is None and not self.stream:
-            with suppress(FileExistsError):  # another publisher was faster
-                self._folder.write(MARKER, marker(secrets.token_hex(16)), new=True)
-            text = self._folder.read([MARKER], MOST_BYTES).get(MARKER)
+            text = marker(secrets.token_hex(16))
+            try:
+                self._folder.write(MARKER, text, new=True)
+            except FileExistsError:  # another publisher was faster
+                text = self._folder.read([MARKER], MOST_BYTES).get(MARKER)
+            if text is None:
+                raise FileNotFoundError(f"{MARKER} exists, but cannot be read yet ({self.url}); try again")
         if text is not None:
             with within(f"{self.url}: {MARKER}"):
                 self.stream = stream_of(text)
@@ -71,7 +75,7 @@ class SyncFolder:
     def records(self, paths: Iterable[str], errors: dict[str, NnrError]) -> list[Record]:
         """Return the records of these paths that exist. Errors of invalid records are added to ``errors``."""
         found = []
-        for path, text in self._folder.read(paths, MOST_BYTES).items():
+        for path, text in self._read(paths, MOST_BYTES, errors).items():
             with self._noted(path, errors):
                 record = Record.parse(text)
                 if path not in (version_path(record.version), version_path(record.version, anchor=True)):
@@ -87,8 +91,10 @@ class SyncFolder:
     def payloads(self, records: Iterable[Record], errors: dict[str, NnrError]) -> dict[str, bytes]:
         """Return the payloads of records by path. Errors of missing and damaged payloads are added to ``errors``."""
         by_path = {record.payload_path: record for record in records}
-        data = self._folder.read(by_path, max((record.size for record in by_path.values()), default=0))
+        data = self._read(by_path, max((record.size for record in by_path.values()), default=0), errors)
         for path, record in by_path.items():
+            if path in errors:
+                continue
             with self._noted(path, errors):
                 if path not in data:
                     raise FormatError(f"the payload of the {record} is missing")
@@ -107,6 +113,18 @@ class SyncFolder:
             for path in self._folder.sizes(under):
                 if 0 < version_of(path) < version:
                     self._folder.remove(path)
+
+    def _read(self, paths: Iterable[str], most: int, errors: dict[str, NnrError]) -> dict[str, bytes]:
+        """Return the contents of files that exist. Errors of files that are too large are added to ``errors``."""
+        paths = list(paths)
+        try:
+            return self._folder.read(paths, most)
+        except LimitError:
+            found = {}
+            for path in paths:
+                with self._noted(path, errors):
+                    found |= self._folder.read([path], most)
+            return found
 
     @contextmanager
     def _noted(self, path: str, errors: dict[str, NnrError]) -> Iterator[None]:
