@@ -140,6 +140,7 @@ class Subscriber:
         self._frames = FrameReader(self._limits)
         self._waiting: dict[tuple[int, str], tuple[Record, bytes]] = {}
         self._stream, self._left = "", set[str]()  # of the byte stream: the followed one, and earlier ones
+        self._time = ""  # of the newest frame of the followed stream
         self._state = State()
         self._loaded: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self.needs_anchor = False
@@ -356,12 +357,15 @@ class Subscriber:
     def _expects(self, record: Record) -> bool:
         """Return whether a frame may lead to another version. After a restart, change to the new stream."""
         if record.stream == self._stream:
-            return record.version > self.version
-        begins = record.kind == "anchor" and (record.version == 1 or not self.version)
-        if self._stream and (not begins or record.stream in self._left):
+            self._time = max(self._time, record.time)
+            return record.version > self.version or self.stream != self._stream
+        begins = record.kind == "anchor" and (
+            record.time > self._time or (record.version == 1 and record.stream not in self._left)
+        )
+        if self._stream and not begins:
             return False
         self._left.add(self._stream)
-        self._stream = record.stream
+        self._stream, self._time = record.stream, record.time
         self._waiting.clear()
         return True
 
@@ -373,18 +377,19 @@ class Subscriber:
         for step in self._route([record for record, _ in self._waiting.values()]):
             self._advance([self._waiting.pop((step.version, step.kind))])
             self.needs_anchor = self._frames.damaged = False
-        self._waiting = {key: frame for key, frame in self._waiting.items() if key[0] > self.version}
+        if self.stream == self._stream:
+            self._waiting = {key: frame for key, frame in self._waiting.items() if key[0] > self.version}
 
     def _waiting_bytes(self) -> int:
         return sum(record.size for record, _ in self._waiting.values())
 
     # ------------------------------------------------------------------------------------------------ application
-    def _route(self, records: Iterable[Record]) -> list[Record]:
+    def _route(self, records: Collection[Record]) -> list[Record]:
         """Return the records of the fewest bytes that lead to the newest version that can be restored."""
         by_version: dict[int, list[Record]] = {}
         for record in records:
             by_version.setdefault(record.version, []).append(record)
-        cost = {self.version: 0} if self.version else {}
+        cost = {self.version: 0} if self.version and all(record.stream == self.stream for record in records) else {}
         last: dict[int, Record] = {}
         for version in sorted(by_version):
             for record in by_version[version]:

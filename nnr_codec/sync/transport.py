@@ -105,7 +105,12 @@ class SyncFolder:
     def write(self, record: Record, data: bytes, *, additional: bool = False) -> None:
         """Write a payload, then its record. Raise FileExistsError if the version exists."""
         self._folder.write(record.payload_path, data)
-        self._folder.write(version_path(record.version, anchor=additional), record.to_bytes(), new=True)
+        path, text = version_path(record.version, anchor=additional), record.to_bytes()
+        try:
+            self._folder.write(path, text, new=True)
+        except FileExistsError:  # also if a client repeats a request without a reply
+            if self._folder.read([path], MOST_BYTES).get(path) != text:
+                raise
 
     def remove_before(self, version: int) -> None:
         """Delete all earlier versions, their payloads last."""
