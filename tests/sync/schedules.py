@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from fnmatch import fnmatchcase
 from typing import Any
+from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
@@ -612,8 +613,8 @@ KINDS = {"folder": FolderSchedule, "stream": StreamSchedule}
 
 def run(kind: str, seed: int, stats: Counter[str]) -> None:
     """Run one schedule. Raise AssertionError."""
-    transport.open_folder = lambda url, options: options["folder"]  # type: ignore
-    with warnings.catch_warnings():
+    opened = patch.object(transport, "open_folder", lambda url, options: options["folder"])
+    with opened, warnings.catch_warnings():
         warnings.simplefilter("ignore", nnr.EncodeWarning)
         KINDS[kind](seed, stats).run()
     stats[f"schedules of a {kind}"] += 1
