@@ -1,0 +1,1 @@
+"""Tests of nnr_codec.sync."""
