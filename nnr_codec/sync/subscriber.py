@@ -292,7 +292,7 @@ class Subscriber:
                     where=folder.url,
                     hint="if the folder was replaced, use a new subscriber",
                 )
-            route = self._route(self._records(folder, versions, errors, everything=attempt > 0))
+            route = self._route(self._records(folder, versions, errors, everything=attempt > 0), self.version)
             needed = [record for record in route if record.payload_path not in payloads]
             found = folder.payloads(needed, errors)
             payloads |= {path: data for path, data in found.items() if path not in errors}
@@ -356,7 +356,7 @@ class Subscriber:
     def _expects(self, record: Record) -> bool:
         """Return whether a frame may lead to another version. After a restart, change to the new stream."""
         if record.stream == self._stream:
-            return record.version > self.version
+            return record.version > self._position
         begins = record.kind == "anchor" and (record.version == 1 or not self.version)
         if self._stream and (not begins or record.stream in self._left):
             return False
@@ -368,23 +368,30 @@ class Subscriber:
     def _take(self, record: Record, payload: bytes) -> None:
         """Take a frame, and advance to the newest version that frames lead to."""
         self._waiting[record.version, record.kind] = record, payload
-        while len(self._waiting) > MOST_WAITING or self._waiting_bytes() > self._limits.max_pending_bytes:
-            del self._waiting[min(self._waiting)]
-        for step in self._route([record for record, _ in self._waiting.values()]):
+        for step in self._route([record for record, _ in self._waiting.values()], self._position):
+            self.needs_anchor = True  # unless it can be applied
             self._advance([self._waiting.pop((step.version, step.kind))])
             self.needs_anchor = self._frames.damaged = False
-        self._waiting = {key: frame for key, frame in self._waiting.items() if key[0] > self.version}
+        self._waiting = {key: frame for key, frame in self._waiting.items() if key[0] > self._position}
+        while len(self._waiting) > MOST_WAITING or self._waiting_bytes() > self._limits.max_pending_bytes:
+            del self._waiting[min(self._waiting)]
+
+    @property
+    def _position(self) -> int:
+        """Version of the followed byte stream."""
+        return self.version if self.stream == self._stream else 0
 
     def _waiting_bytes(self) -> int:
         return sum(record.size for record, _ in self._waiting.values())
 
     # ------------------------------------------------------------------------------------------------ application
-    def _route(self, records: Iterable[Record]) -> list[Record]:
-        """Return the records of the fewest bytes that lead to the newest version that can be restored."""
+    @staticmethod
+    def _route(records: Iterable[Record], start: int) -> list[Record]:
+        """Return the records of the fewest bytes that lead from a version to the newest version that they restore."""
         by_version: dict[int, list[Record]] = {}
         for record in records:
             by_version.setdefault(record.version, []).append(record)
-        cost = {self.version: 0} if self.version else {}
+        cost = {start: 0} if start else {}
         last: dict[int, Record] = {}
         for version in sorted(by_version):
             for record in by_version[version]:

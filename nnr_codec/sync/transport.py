@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..errors import FormatError, NnrError
+from ..errors import FormatError, LimitError, NnrError
 from ..folders import open_folder
 from ..limits import Limits
 from .records import (
@@ -68,16 +68,14 @@ class SyncFolder:
         """Return the versions that have an additional anchor."""
         return self._numbers("anchors")
 
-    def records(self, paths: Iterable[str], errors: dict[str, NnrError]) -> list[Record]:
+    def records(self, paths: Collection[str], errors: dict[str, NnrError]) -> list[Record]:
         """Return the records of these paths that exist. Errors of invalid records are added to ``errors``."""
         found = []
-        for path, text in self._folder.read(paths, MOST_BYTES).items():
+        for path, text in self._read(paths, MOST_BYTES, errors).items():
             with self._noted(path, errors):
                 record = Record.parse(text)
-                if path not in (version_path(record.version), version_path(record.version, anchor=True)):
+                if record.version != version_of(path):
                     raise FormatError(f"the record is of version {record.version}")
-                if record.kind == "update" and path != version_path(record.version):
-                    raise FormatError("the record of an anchor describes an update")
                 if record.stream != self.stream:
                     raise FormatError("the record belongs to another stream")
                 self._limits.check("max_archive_bytes", record.size, "bytes of a payload")
@@ -87,8 +85,10 @@ class SyncFolder:
     def payloads(self, records: Iterable[Record], errors: dict[str, NnrError]) -> dict[str, bytes]:
         """Return the payloads of records by path. Errors of missing and damaged payloads are added to ``errors``."""
         by_path = {record.payload_path: record for record in records}
-        data = self._folder.read(by_path, max((record.size for record in by_path.values()), default=0))
+        data = self._read(by_path, max((record.size for record in by_path.values()), default=0), errors)
         for path, record in by_path.items():
+            if path in errors:
+                continue
             with self._noted(path, errors):
                 if path not in data:
                     raise FormatError(f"the payload of the {record} is missing")
@@ -107,6 +107,16 @@ class SyncFolder:
             for path in self._folder.sizes(under):
                 if 0 < version_of(path) < version:
                     self._folder.remove(path)
+
+    def _read(self, paths: Collection[str], most: int, errors: dict[str, NnrError]) -> dict[str, bytes]:
+        """Return the contents of files that exist. Errors of files that are too large are added to ``errors``."""
+        with suppress(LimitError):
+            return self._folder.read(paths, most)
+        found = {}
+        for path in paths:
+            with self._noted(path, errors):
+                found |= self._folder.read([path], most)
+        return found
 
     @contextmanager
     def _noted(self, path: str, errors: dict[str, NnrError]) -> Iterator[None]:

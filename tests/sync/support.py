@@ -17,7 +17,7 @@ Tensors = dict[str, Array]
 
 
 def model(step: int) -> Tensors:
-    """Return a model after some steps: two trained tensors, one that only some steps change, a frozen one, a counter."""
+    """Return a model after some steps: trained tensors, one that few steps change, a frozen one, a counter."""
     return {
         "trained": weights(1, (30, 40)) + weights(7, (30, 40), 1e-5) * np.float32(step),
         "half": (weights(3) + step * weights(8, scale=1e-3)).astype(ml_dtypes.bfloat16),

@@ -95,7 +95,11 @@ def test_loop_continues_after_a_restart(tmp_path: Path) -> None:
 
 def test_lossy_updates_are_smaller_and_rules_select_tensors() -> None:
     sizes = []
-    options: list[dict[str, object]] = [{}, {"max_error": 1e-3}, {"rules": [nnr.Rule("brain", exact=False, quality=20)]}]
+    options: list[dict[str, object]] = [
+        {},
+        {"max_error": 1e-3},
+        {"rules": [nnr.Rule("brain", exact=False, quality=20)]},
+    ]
     for each in options:
         publisher, subscriber = Publisher(None, **each), Subscriber(None)  # type: ignore[arg-type]
         size = 0
