@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 import numpy as np
@@ -138,11 +139,13 @@ class Publisher:
         self._anchors, self._anchor_bytes = set[int](), 0
         self._folder: SyncFolder | None = None
         self._file: BinaryIO | None = None
+        self._uncertain = False  # whether a version was published in spite of an error
         if isinstance(target, (str, os.PathLike)):
             self._folder = SyncFolder(target, limits or Limits(), storage_options)
             self._folder.open(create=True)
             self._stream = self._folder.stream
-            self._restore(self._folder, Subscriber(target, jobs=jobs, limits=limits, storage_options=storage_options))
+            self._follower = partial(Subscriber, target, jobs=jobs, limits=limits, storage_options=storage_options)
+            self._restore(self._folder)
         else:
             self._file, self._stream = target, secrets.token_hex(16)
         self._anchor_every = anchor_every if anchor_every is not None else ANCHOR_EVERY if self._folder else 0
@@ -175,8 +178,14 @@ class Publisher:
         OSError
             The target cannot be written.
 
-        After an error, the next call publishes the same version, unless only the additional anchor failed.
+        If a write failed, subscribers may have the version in spite of that. The next call then continues a folder as a
+        new publisher does, or a byte stream with an anchor of the next version.
         """
+        if self._uncertain and self._folder:
+            self._restore(self._folder)
+        elif self._uncertain:
+            self.version, self._identity = self.version + 1, ""
+        self._uncertain = False
         version, base = self.version + 1, self._model
         new = snapshot(_loaded(model), base)
         update = None
@@ -191,7 +200,9 @@ class Publisher:
                 update = None
         kind: Kind = "anchor" if update is None else "update"
         payload = update or whole or b""
+        self._uncertain = True
         frames = self._write(version, kind, identity, payload)
+        self._uncertain = False
         self.version, self._model, self._digests, self._identity = version, new, digests, identity
         due = 0 < self._anchor_every <= version - max(self._anchors, default=0)
         if update is not None and (whole or due or anchor):
@@ -204,9 +215,9 @@ class Publisher:
         extra = len(whole) if whole and update is not None else 0
         return Publication(version, kind, identity, len(payload), extra, frames)
 
-    def _restore(self, folder: SyncFolder, subscriber: Subscriber) -> None:
+    def _restore(self, folder: SyncFolder) -> None:
         """Continue with the last version of a folder."""
-        reason = ""
+        subscriber, reason = self._follower(), ""
         try:
             subscriber.poll()
         except NnrError as error:
@@ -260,6 +271,7 @@ class Publisher:
             try:
                 self._folder.write(record, data, additional=additional)
             except FileExistsError:
+                self._uncertain = False
                 raise FileExistsError(
                     f"another publisher published version {version} ({self._folder.url}); use one publisher at a time"
                 ) from None

@@ -140,6 +140,7 @@ class Subscriber:
         self._frames = FrameReader(self._limits)
         self._waiting: dict[tuple[int, str], tuple[Record, bytes]] = {}
         self._stream, self._left = "", set[str]()  # of the byte stream: the followed one, and earlier ones
+        self._time = ""  # of the newest frame of the followed stream
         self._state = State()
         self._loaded: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self.needs_anchor = False
@@ -208,8 +209,9 @@ class Subscriber:
         """Take the next bytes of a byte stream, for a subscriber without a source: a part of a frame, or several.
 
         Damaged frames and other bytes are skipped. Frames in another order wait for the earlier frame. After a lost
-        frame, updates are ignored until the next anchor (:attr:`needs_anchor`). Frames of another stream are ignored,
-        unless it begins: an anchor of version 1 shows that the publisher was restarted.
+        frame, updates are ignored until the next anchor (:attr:`needs_anchor`). A restarted publisher begins another
+        stream, which is followed from its first anchor, or from an anchor later than all frames so far. Other frames of
+        other streams are ignored.
 
         Returns
         -------
@@ -356,12 +358,14 @@ class Subscriber:
     def _expects(self, record: Record) -> bool:
         """Return whether a frame may lead to another version. After a restart, change to the new stream."""
         if record.stream == self._stream:
+            self._time = max(self._time, record.time)
             return record.version > self._position
-        begins = record.kind == "anchor" and (record.version == 1 or not self.version)
-        if self._stream and (not begins or record.stream in self._left):
+        is_newer = not self.version or record.time > self._time
+        begins = record.kind == "anchor" and (is_newer or (record.version == 1 and record.stream not in self._left))
+        if self._stream and not begins:
             return False
         self._left.add(self._stream)
-        self._stream = record.stream
+        self._stream, self._time = record.stream, record.time
         self._waiting.clear()
         return True
 

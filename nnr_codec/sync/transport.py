@@ -52,9 +52,13 @@ class SyncFolder:
         """Return whether the folder exists, after the first call that finds it. Raise FormatError if it is damaged."""
         text = None if self.stream else self._folder.read([MARKER], MOST_BYTES).get(MARKER)
         if create and text is None and not self.stream:
-            with suppress(FileExistsError):  # another publisher was faster
-                self._folder.write(MARKER, marker(secrets.token_hex(16)), new=True)
-            text = self._folder.read([MARKER], MOST_BYTES).get(MARKER)
+            text = marker(secrets.token_hex(16))
+            try:
+                self._folder.write(MARKER, text, new=True)
+            except FileExistsError:  # another publisher was faster
+                text = self._folder.read([MARKER], MOST_BYTES).get(MARKER)
+            if text is None:
+                raise FileNotFoundError(f"{MARKER} exists, but cannot be read yet ({self.url}); try again")
         if text is not None:
             with within(f"{self.url}: {MARKER}"):
                 self.stream = stream_of(text)
@@ -99,7 +103,12 @@ class SyncFolder:
     def write(self, record: Record, data: bytes, *, additional: bool = False) -> None:
         """Write a payload, then its record. Raise FileExistsError if the version exists."""
         self._folder.write(record.payload_path, data)
-        self._folder.write(version_path(record.version, anchor=additional), record.to_bytes(), new=True)
+        path, text = version_path(record.version, anchor=additional), record.to_bytes()
+        try:
+            self._folder.write(path, text, new=True)
+        except FileExistsError:  # also if a client repeats a request without a reply
+            if self._folder.read([path], MOST_BYTES).get(path) != text:
+                raise
 
     def remove_before(self, version: int) -> None:
         """Delete all earlier versions, their payloads last."""

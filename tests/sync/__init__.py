@@ -1,1 +1,1 @@
-"""Tests of nnr_codec.sync."""
+"""Tests of weight synchronization."""

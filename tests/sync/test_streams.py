@@ -158,6 +158,7 @@ def test_restarted_publisher_is_followed_and_earlier_streams_are_not() -> None:
     stream = subscriber.stream
     assert subscriber.feed(first[0]) is None and subscriber.stream == stream
     assert subscriber.feed(second[1]) == 2
+    assert subscriber.feed(MESSAGES[3]) is None  # an older anchor
     assert subscriber.feed(third[0]) == 1 and subscriber.stream != stream
 
 
@@ -168,9 +169,11 @@ def test_subscriber_without_a_version_follows_the_stream_that_has_an_anchor() ->
     assert subscriber.feed(MESSAGES[4]) == 5 and has(subscriber, model(4))
 
 
-def test_publisher_repeats_a_version_that_could_not_be_sent() -> None:
+def test_publisher_continues_with_an_anchor_after_a_failed_write() -> None:
+    """The subscriber may have the version that failed: after its last bytes were written, a reply was lost."""
+
     class Broken(io.BytesIO):
-        left = 40_000
+        left = 10**6
 
         def write(self, data: bytes) -> int:  # type: ignore[override]
             if self.left < len(data):
@@ -178,16 +181,22 @@ def test_publisher_repeats_a_version_that_could_not_be_sent() -> None:
                 raise BrokenPipeError
             return super().write(data)
 
-    file = Broken()
-    publisher = Publisher(file)
-    publisher.publish(model(0))
-    file.left = 700  # of the next frame
-    with pytest.raises(BrokenPipeError):
-        publisher.publish(model(1))
-    file.left = 40_000
-    assert publisher.publish(model(2)).version == 2
-    subscriber = Subscriber(io.BytesIO(file.getvalue()))
-    assert subscriber.poll() == 2 and has(subscriber, model(2))
+        def flush(self) -> None:
+            if self.left == 0:
+                raise BrokenPipeError
+
+    for left in (700, 0):
+        file = Broken()
+        publisher = Publisher(file)
+        publisher.publish(model(0))
+        file.left = left
+        with pytest.raises(BrokenPipeError):
+            publisher.publish(model(1))
+        file.left = 10**6
+        publication = publisher.publish(model(2))
+        assert (publication.version, publication.kind) == (3, "anchor")
+        subscriber = Subscriber(io.BytesIO(file.getvalue()))
+        assert subscriber.poll() == 3 and has(subscriber, model(2))
 
 
 def test_no_memory_is_reserved_for_a_frame_before_its_bytes_arrive() -> None:
