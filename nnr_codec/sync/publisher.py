@@ -191,7 +191,7 @@ class Publisher:
         update = None
         if self._identity and base.tensors.keys() <= new.tensors.keys():
             update, new = self._update(base, new)
-        digests = changed_digests(new, base, self._digests)
+        digests = changed_digests(new, base, self._digests, self._jobs)
         identity = identity_of(digests)
         whole = None
         if update is None or len(update) >= self._anchor_bytes:
@@ -228,9 +228,9 @@ class Publisher:
         paths += [version_path(number, anchor=True) for number in folder.anchors()]
         anchors = {record.version: record.size for record in folder.records(paths, {}) if record.kind == "anchor"}
         self._anchors, self._anchor_bytes = set(anchors), anchors[max(anchors)] if anchors else 0
-        if subscriber.version == self.version:
-            self._model, self._digests, self._identity = subscriber.content()
-        else:
+        self._model, self._digests, self._identity = subscriber.content()
+        if subscriber.version != self.version:
+            self._identity = ""
             message = f"version {self.version} cannot be restored, so the next version is an anchor{reason}"
             warnings.warn(EncodeWarning(message), stacklevel=3)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -419,7 +420,7 @@ class Subscriber:
             identity = record.identity
         record, _ = steps[-1]
         if self._names is None:
-            digests = changed_digests(model, old.model, old.digests)
+            digests = changed_digests(model, old.model, old.digests, self._jobs)
             if (found := identity_of(digests)) != identity:
                 raise FormatError(f"the {record} yields the model {found}, but its record says {identity}")
             equal = {name: array for name, array in old.model.tensors.items() if digests.get(name) == old.digests[name]}
@@ -472,16 +473,19 @@ class Subscriber:
         return part
 
 
-def changed_digests(model: Model, base: Model, digests: Mapping[str, TensorDigest]) -> dict[str, TensorDigest]:
+def changed_digests(
+    model: Model, base: Model, digests: Mapping[str, TensorDigest], jobs: int
+) -> dict[str, TensorDigest]:
     """Return the digests of a model; tensors that are objects of the base have the digests of the base."""
-    found = {}
-    for name, array in model.tensors.items():
-        if array is base.tensors.get(name):
-            found[name] = digests[name]
-        else:
-            with within(f"tensor {name!r}"):
-                found[name] = TensorDigest.of(name, np.asarray(array))
-    return found
+    changed = [name for name, array in model.tensors.items() if array is not base.tensors.get(name)]
+
+    def digest(name: str) -> TensorDigest:
+        with within(f"tensor {name!r}"):
+            return TensorDigest.of(name, np.asarray(model.tensors[name]))
+
+    with ThreadPoolExecutor(jobs) as pool:
+        new = dict(zip(changed, (pool.map if jobs > 1 else map)(digest, changed), strict=True))
+    return {name: new.get(name) or digests[name] for name in model.tensors}
 
 
 def identity_of(digests: Mapping[str, TensorDigest]) -> str:

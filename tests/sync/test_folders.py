@@ -266,6 +266,27 @@ def test_failed_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     assert subscriber.poll() == 2 and has(subscriber, model(2))
 
 
+def test_version_that_was_published_in_spite_of_an_error_is_continued(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, subscriber = Publisher(place), Subscriber(place)
+    publisher.publish(model(0))
+    write = SyncFolder.write
+
+    def without_reply(self: SyncFolder, *arguments: Any, **options: Any) -> None:
+        write(self, *arguments, **options)
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SyncFolder, "write", without_reply)
+        with pytest.raises(TimeoutError):
+            publisher.publish(model(1))
+    assert subscriber.poll() == 2 and has(subscriber, model(1))
+    publication = publisher.publish(model(2))
+    assert (publication.version, publication.kind) == (3, "update")
+    assert subscriber.poll() == 3 and has(subscriber, model(2))
+
+
 def raising(error: Exception) -> Callable[..., None]:
     def fail(*_: object, **__: object) -> None:
         raise error
