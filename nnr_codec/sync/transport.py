@@ -121,7 +121,7 @@ class SyncFolder:
         """Return the contents of files that exist. Errors of files that are too large are added to ``errors``."""
         with suppress(LimitError):
             return self._folder.read(paths, most)
-        found = {}
+        found: dict[str, bytes] = {}
         for path in paths:
             with self._noted(path, errors):
                 found |= self._folder.read([path], most)

@@ -97,7 +97,7 @@ def test_tensors_of_a_subscriber_cannot_be_changed(tmp_path: Path) -> None:
     subscriber = Subscriber(published(tmp_path / "s", 1))
     subscriber.poll()
     with pytest.raises(ValueError, match="read-only"):
-        subscriber.tensors["trained"][0] = 0  # type: ignore[index]
+        subscriber.tensors["trained"][0] = 0
     with pytest.raises(TypeError):
         subscriber.tensors["trained"] = weights()  # type: ignore[index]
 
@@ -105,7 +105,7 @@ def test_tensors_of_a_subscriber_cannot_be_changed(tmp_path: Path) -> None:
 def test_model_may_change_after_it_was_published(tmp_path: Path) -> None:
     tensors, publisher, subscriber = model(0), Publisher(tmp_path / "s"), Subscriber(tmp_path / "s")
     for step in range(3):
-        tensors["trained"] += np.float32(step)
+        tensors["trained"] = tensors["trained"] + np.float32(step)
         expected = nnr.identity(tensors)
         publisher.publish(tensors)
         tensors["trained"][0] = 7

@@ -94,7 +94,7 @@ def test_loop_continues_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_lossy_updates_are_smaller_and_rules_select_tensors() -> None:
-    sizes = []
+    sizes: list[int] = []
     options: list[dict[str, object]] = [
         {},
         {"max_error": 1e-3},

@@ -72,9 +72,9 @@ def test_frames_may_arrive_in_parts_of_any_size(size: int) -> None:
 
 def test_late_joiner_waits_for_an_anchor() -> None:
     subscriber = Subscriber(None)
-    assert subscriber.feed(MESSAGES[1]) is None and subscriber.needs_anchor
-    assert subscriber.feed(MESSAGES[3]) == 4 and has(subscriber, model(3)) and not subscriber.needs_anchor
-    assert subscriber.feed(MESSAGES[4]) == 5
+    assert (subscriber.feed(MESSAGES[1]), subscriber.needs_anchor) == (None, True)
+    assert (subscriber.feed(MESSAGES[3]), subscriber.needs_anchor) == (4, False)
+    assert has(subscriber, model(3)) and subscriber.feed(MESSAGES[4]) == 5
 
 
 def test_anchor_is_published_on_request() -> None:
@@ -99,9 +99,10 @@ def test_reordered_and_repeated_frames_do_no_harm() -> None:
 def test_lost_frames_are_made_up_for_by_the_next_anchor() -> None:
     subscriber = Subscriber(None)
     assert subscriber.feed(MESSAGES[0]) == 1
-    assert subscriber.feed(MESSAGES[2]) is None and subscriber.needs_anchor
+    assert (subscriber.feed(MESSAGES[2]), subscriber.needs_anchor) == (None, True)
     assert has(subscriber, model(0))
-    assert subscriber.feed(MESSAGES[3]) == 4 and has(subscriber, model(3)) and not subscriber.needs_anchor
+    assert (subscriber.feed(MESSAGES[3]), subscriber.needs_anchor) == (4, False)
+    assert has(subscriber, model(3))
 
 
 def test_frames_that_wait_are_limited() -> None:
