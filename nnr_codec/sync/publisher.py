@@ -132,7 +132,7 @@ class Publisher:
     ) -> None:
         if keep is not None and keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
-        self._settings, self._lossless = _settings(config, options)
+        self._settings = _settings(config, options)
         self._sign, self._jobs, self._keep = sign, jobs, keep
         self.version, self._model, self._identity = 0, Model({}), ""
         self._digests: Mapping[str, TensorDigest] = {}
@@ -191,7 +191,7 @@ class Publisher:
         update = None
         if self._identity and base.tensors.keys() <= new.tensors.keys():
             update, new = self._update(base, new)
-        digests = changed_digests(new, base, self._digests)
+        digests = changed_digests(new, base, self._digests, self._jobs)
         identity = identity_of(digests)
         whole = None
         if update is None or len(update) >= self._anchor_bytes:
@@ -228,24 +228,22 @@ class Publisher:
         paths += [version_path(number, anchor=True) for number in folder.anchors()]
         anchors = {record.version: record.size for record in folder.records(paths, {}) if record.kind == "anchor"}
         self._anchors, self._anchor_bytes = set(anchors), anchors[max(anchors)] if anchors else 0
-        if subscriber.version == self.version:
-            self._model, self._digests, self._identity = subscriber.content()
-        else:
+        self._model, self._digests, self._identity = subscriber.content()
+        if subscriber.version != self.version:
+            self._identity = ""
             message = f"version {self.version} cannot be restored, so the next version is an anchor{reason}"
             warnings.warn(EncodeWarning(message), stacklevel=3)
 
     def _update(self, base: Model, new: Model) -> tuple[bytes, Model]:
         """Return an update, and the model that subscribers restore from it."""
         changed = [name for name, array in new.tensors.items() if array is not base.tensors.get(name)]
-        settings = self._settings
-        if not self._lossless:
-            others = [name for name in changed if name not in base.tensors or not _alike(base.tensors[name], new[name])]
-            settings = with_exact(settings, others)
+        whole = [name for name in changed if name not in base.tensors or not _alike(base.tensors[name], new[name])]
+        settings = with_exact(self._settings, [name for name in whole if not self._settings.for_tensor(name).exact])
         while True:
             # Without warnings of large errors, which later updates correct.
-            prepared, steps, _ = prepare_update(base, new, settings, self._lossless, base_id=self._identity)
+            prepared, steps, _ = prepare_update(base, new, settings, False, base_id=self._identity)
             data = b"".join(encode_units(prepared, steps, jobs=self._jobs))
-            if self._lossless or all(settings.for_tensor(name).exact for name in changed):
+            if all(settings.for_tensor(name).exact for name in changed):
                 return data, new
             restored = apply_update(base, data, limits=Limits.unlimited(), check=False, jobs=self._jobs)
             stricter = {}
@@ -294,15 +292,15 @@ class Publisher:
             self._folder.remove_before(min(self._anchors))
 
 
-def _settings(config: EncoderConfig | None, options: EncoderOptions) -> tuple[EncoderConfig, bool]:
-    """Return the options of updates, and whether they are lossless by default."""
+def _settings(config: EncoderConfig | None, options: EncoderOptions) -> EncoderConfig:
+    """Return the options of updates, which are lossless by default."""
     settings = configured(Publisher, config, options)
     for option in ("target_size", "target_ratio", "fold_batchnorm"):
         if getattr(settings, option):
             raise EncodeError(Option(option), " does not apply to a sequence of versions; omit it")
     if settings.exact is False or any(getattr(settings, goal) is not None for goal in MODEL_GOALS):
-        return update_settings(Publisher, config, options), False
-    return update_settings(Publisher, config, {**options, "exact": True}), True
+        return update_settings(Publisher, config, options)
+    return update_settings(Publisher, config, {**options, "exact": True})
 
 
 def _loaded(model: ModelSource) -> Model:

@@ -63,7 +63,7 @@ class Record:
     identity : str
         Identity of the model of this version; see :func:`nnr_codec.identity`.
     time : str
-        Time of publication in UTC (ISO 8601). For information only.
+        Time of publication in UTC (ISO 8601). Of two byte streams, the one with the later anchor is followed.
     signature : str
         Signature of :meth:`signed_bytes` in hexadecimal digits; empty if there is none.
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -209,8 +210,9 @@ class Subscriber:
         """Take the next bytes of a byte stream, for a subscriber without a source: a part of a frame, or several.
 
         Damaged frames and other bytes are skipped. Frames in another order wait for the earlier frame. After a lost
-        frame, updates are ignored until the next anchor (:attr:`needs_anchor`). Frames of another stream are ignored,
-        unless it begins: an anchor of version 1 shows that the publisher was restarted.
+        frame, updates are ignored until the next anchor (:attr:`needs_anchor`). A restarted publisher begins another
+        stream, which is followed from its first anchor, or from an anchor later than all frames so far. Other frames of
+        other streams are ignored.
 
         Returns
         -------
@@ -293,7 +295,7 @@ class Subscriber:
                     where=folder.url,
                     hint="if the folder was replaced, use a new subscriber",
                 )
-            route = self._route(self._records(folder, versions, errors, everything=attempt > 0))
+            route = self._route(self._records(folder, versions, errors, everything=attempt > 0), self.version)
             needed = [record for record in route if record.payload_path not in payloads]
             found = folder.payloads(needed, errors)
             payloads |= {path: data for path, data in found.items() if path not in errors}
@@ -358,10 +360,9 @@ class Subscriber:
         """Return whether a frame may lead to another version. After a restart, change to the new stream."""
         if record.stream == self._stream:
             self._time = max(self._time, record.time)
-            return record.version > self.version or self.stream != self._stream
-        begins = record.kind == "anchor" and (
-            record.time > self._time or (record.version == 1 and record.stream not in self._left)
-        )
+            return record.version > self._position
+        is_newer = not self.version or record.time > self._time
+        begins = record.kind == "anchor" and (is_newer or (record.version == 1 and record.stream not in self._left))
         if self._stream and not begins:
             return False
         self._left.add(self._stream)
@@ -372,24 +373,30 @@ class Subscriber:
     def _take(self, record: Record, payload: bytes) -> None:
         """Take a frame, and advance to the newest version that frames lead to."""
         self._waiting[record.version, record.kind] = record, payload
-        while len(self._waiting) > MOST_WAITING or self._waiting_bytes() > self._limits.max_pending_bytes:
-            del self._waiting[min(self._waiting)]
-        for step in self._route([record for record, _ in self._waiting.values()]):
+        for step in self._route([record for record, _ in self._waiting.values()], self._position):
+            self.needs_anchor = True  # unless it can be applied
             self._advance([self._waiting.pop((step.version, step.kind))])
             self.needs_anchor = self._frames.damaged = False
-        if self.stream == self._stream:
-            self._waiting = {key: frame for key, frame in self._waiting.items() if key[0] > self.version}
+        self._waiting = {key: frame for key, frame in self._waiting.items() if key[0] > self._position}
+        while len(self._waiting) > MOST_WAITING or self._waiting_bytes() > self._limits.max_pending_bytes:
+            del self._waiting[min(self._waiting)]
+
+    @property
+    def _position(self) -> int:
+        """Version of the followed byte stream."""
+        return self.version if self.stream == self._stream else 0
 
     def _waiting_bytes(self) -> int:
         return sum(record.size for record, _ in self._waiting.values())
 
     # ------------------------------------------------------------------------------------------------ application
-    def _route(self, records: Collection[Record]) -> list[Record]:
-        """Return the records of the fewest bytes that lead to the newest version that can be restored."""
+    @staticmethod
+    def _route(records: Iterable[Record], start: int) -> list[Record]:
+        """Return the records of the fewest bytes that lead from a version to the newest version that they restore."""
         by_version: dict[int, list[Record]] = {}
         for record in records:
             by_version.setdefault(record.version, []).append(record)
-        cost = {self.version: 0} if self.version and all(record.stream == self.stream for record in records) else {}
+        cost = {start: 0} if start else {}
         last: dict[int, Record] = {}
         for version in sorted(by_version):
             for record in by_version[version]:
@@ -413,7 +420,7 @@ class Subscriber:
             identity = record.identity
         record, _ = steps[-1]
         if self._names is None:
-            digests = changed_digests(model, old.model, old.digests)
+            digests = changed_digests(model, old.model, old.digests, self._jobs)
             if (found := identity_of(digests)) != identity:
                 raise FormatError(f"the {record} yields the model {found}, but its record says {identity}")
             equal = {name: array for name, array in old.model.tensors.items() if digests.get(name) == old.digests[name]}
@@ -466,16 +473,19 @@ class Subscriber:
         return part
 
 
-def changed_digests(model: Model, base: Model, digests: Mapping[str, TensorDigest]) -> dict[str, TensorDigest]:
+def changed_digests(
+    model: Model, base: Model, digests: Mapping[str, TensorDigest], jobs: int
+) -> dict[str, TensorDigest]:
     """Return the digests of a model; tensors that are objects of the base have the digests of the base."""
-    found = {}
-    for name, array in model.tensors.items():
-        if array is base.tensors.get(name):
-            found[name] = digests[name]
-        else:
-            with within(f"tensor {name!r}"):
-                found[name] = TensorDigest.of(name, np.asarray(array))
-    return found
+    changed = [name for name, array in model.tensors.items() if array is not base.tensors.get(name)]
+
+    def digest(name: str) -> TensorDigest:
+        with within(f"tensor {name!r}"):
+            return TensorDigest.of(name, np.asarray(model.tensors[name]))
+
+    with ThreadPoolExecutor(jobs) as pool:
+        new = dict(zip(changed, (pool.map if jobs > 1 else map)(digest, changed), strict=True))
+    return {name: new.get(name) or digests[name] for name in model.tensors}
 
 
 def identity_of(digests: Mapping[str, TensorDigest]) -> str:

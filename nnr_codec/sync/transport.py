@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..errors import FormatError, LimitError, NnrError
@@ -72,16 +72,14 @@ class SyncFolder:
         """Return the versions that have an additional anchor."""
         return self._numbers("anchors")
 
-    def records(self, paths: Iterable[str], errors: dict[str, NnrError]) -> list[Record]:
+    def records(self, paths: Collection[str], errors: dict[str, NnrError]) -> list[Record]:
         """Return the records of these paths that exist. Errors of invalid records are added to ``errors``."""
         found = []
         for path, text in self._read(paths, MOST_BYTES, errors).items():
             with self._noted(path, errors):
                 record = Record.parse(text)
-                if path not in (version_path(record.version), version_path(record.version, anchor=True)):
+                if record.version != version_of(path):
                     raise FormatError(f"the record is of version {record.version}")
-                if record.kind == "update" and path != version_path(record.version):
-                    raise FormatError("the record of an anchor describes an update")
                 if record.stream != self.stream:
                     raise FormatError("the record belongs to another stream")
                 self._limits.check("max_archive_bytes", record.size, "bytes of a payload")
@@ -119,17 +117,15 @@ class SyncFolder:
                 if 0 < version_of(path) < version:
                     self._folder.remove(path)
 
-    def _read(self, paths: Iterable[str], most: int, errors: dict[str, NnrError]) -> dict[str, bytes]:
+    def _read(self, paths: Collection[str], most: int, errors: dict[str, NnrError]) -> dict[str, bytes]:
         """Return the contents of files that exist. Errors of files that are too large are added to ``errors``."""
-        paths = list(paths)
-        try:
+        with suppress(LimitError):
             return self._folder.read(paths, most)
-        except LimitError:
-            found = {}
-            for path in paths:
-                with self._noted(path, errors):
-                    found |= self._folder.read([path], most)
-            return found
+        found: dict[str, bytes] = {}
+        for path in paths:
+            with self._noted(path, errors):
+                found |= self._folder.read([path], most)
+        return found
 
     @contextmanager
     def _noted(self, path: str, errors: dict[str, NnrError]) -> Iterator[None]:
