@@ -146,6 +146,22 @@ def test_t52_files_that_are_too_large_do_not_hide_an_anchor(folder: Path, follow
     assert follower.poll() == 3 and has(follower, model(5))
 
 
+def test_t52_damaged_payload_is_not_applied(folder: Path, follower: Subscriber) -> None:
+    for path in folder.glob("payloads/2-*"):
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(nnr.FormatError, match="its digest does not match"):
+        follower.poll()
+
+
+def test_t52_records_without_a_valid_signature_are_rejected(folder: Path) -> None:
+    with pytest.raises(nnr.FormatError, match="has no signature"):
+        Subscriber(folder, verify=lambda *_: True).poll()
+    changed(folder / "versions" / "1.json", field("signature", "00"))
+    with pytest.raises(nnr.FormatError, match="the signature of the anchor of version 1 is invalid"):
+        Subscriber(folder, verify=lambda *_: False).poll()
+
+
 @pytest.mark.parametrize("marker", ['{"format": "nnr_codec sync", "format_version": 1, "stream": "../x"}', "3"])
 def test_t52_malformed_markers_are_rejected(folder: Path, marker: str) -> None:
     (folder / "sync.json").write_text(marker)
@@ -205,6 +221,14 @@ def test_t53_frame_of_another_model_is_rejected_and_skipped() -> None:
         subscriber.feed(framed(record, payload))
     assert subscriber.needs_anchor and has(subscriber, model(0))
     assert subscriber.feed(publisher.publish(model(1)).frame) == 2 and has(subscriber, model(1))
+
+
+@pytest.mark.parametrize("place", [len(MAGIC) + 6, HEAD + 30, -1])
+def test_t53_damaged_frames_are_skipped(place: int) -> None:
+    data = bytearray(message())
+    data[place] ^= 1
+    subscriber = Subscriber(None)
+    assert subscriber.feed(bytes(data)) is None and subscriber.needs_anchor
 
 
 def test_t53_magic_bytes_without_end_take_linear_time() -> None:
