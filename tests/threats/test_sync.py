@@ -13,7 +13,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.sync import Publisher, Subscriber
-from nnr_codec.sync.records import HEAD, MAGIC, MOST_BYTES, frame_head
+from nnr_codec.sync.records import HEAD, MAGIC, MOST_BYTES, frame_head, record_in
 
 from ..sync.support import has, model
 from .support import memory
@@ -180,6 +180,11 @@ def message(step: int = 0) -> bytes:
     return Publisher(None).publish(model(step)).frame
 
 
+def record_of(frame: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(record_in(bytearray(frame), 0) or b"")
+    return found
+
+
 def framed(record: bytes, payload: bytes = b"") -> bytes:
     return frame_head(record) + record + payload
 
@@ -201,8 +206,7 @@ def test_t53_invalid_records_are_skipped_with_an_error(record: bytes) -> None:
 
 def test_t53_size_of_a_payload_is_limited_before_its_bytes_arrive() -> None:
     subscriber = Subscriber(None, limits=nnr.Limits(max_archive_bytes=100_000))
-    content = json.loads(message()[HEAD : message().index(b"}") + 1])
-    record = json.dumps(content | {"size": 1 << 40}).encode()
+    record = json.dumps(record_of(message()) | {"size": 1 << 40}).encode()
     with memory() as used, pytest.raises(nnr.LimitError, match="max_archive_bytes"):
         subscriber.feed(framed(record))
     assert used.peak < 100_000
@@ -214,7 +218,7 @@ def test_t53_frame_of_another_model_is_rejected_and_skipped() -> None:
     subscriber.feed(publisher.publish(model(0)).frame)
     other.publish(model(5))
     frame = other.publish(model(6)).frame
-    content = json.loads(frame[HEAD : frame.index(b"}") + 1])
+    content = record_of(frame)
     payload = frame[-content["size"] :]
     record = json.dumps(content | {"stream": subscriber.stream}).encode()
     with pytest.raises(nnr.MissingReferenceError, match="the payload updates sha256"):
