@@ -37,8 +37,10 @@ Verify = Callable[[bytes, bytes], bool]
 
 #: Bytes requested from a byte stream at a time.
 CHUNK = 1 << 20
-#: Most frames of a byte stream that wait for an earlier frame, and of lists of a folder in one call of `poll`.
-MOST_WAITING = MOST_ATTEMPTS = 16
+#: Most frames of a byte stream that wait for an earlier frame.
+MOST_WAITING = 16
+#: Most listings of a folder in one call of `poll`; each finds another file that cannot be used.
+MOST_ATTEMPTS = 16
 #: Records of a folder that are read at first; all others only if these do not lead to a version.
 RECENT = 1000
 
@@ -77,7 +79,7 @@ class State:
 
 
 class Subscriber:
-    """Follower of a publisher: always at a version that was published, whose tensors have every bit of it.
+    """Follower of a publisher, whose tensors always equal one published version, every bit of it.
 
     Parameters
     ----------
@@ -274,8 +276,8 @@ class Subscriber:
         if strict:
             check_names(match.missing, match.unexpected)
         before = self._loaded.get(module, 0)
-        changed = {name: self._part(name, array) for name, array in state.model.tensors.items()}
-        match.copy({name: part for name, part in changed.items() if state.changed[name] > before}, lock)
+        changed = [name for name, number in state.changed.items() if number > before and name in state.model.tensors]
+        match.copy({name: self._part(name, state.model.tensors[name]) for name in changed}, lock)
         self._loaded[module] = state.number
         return match.missing, match.unexpected
 

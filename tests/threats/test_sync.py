@@ -13,7 +13,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.sync import Publisher, Subscriber
-from nnr_codec.sync.records import HEAD, MAGIC, MOST_BYTES, frame_head
+from nnr_codec.sync.records import HEAD, MAGIC, MOST_BYTES, frame_head, record_in
 
 from ..sync.support import has, model
 from .support import memory
@@ -146,6 +146,22 @@ def test_t52_files_that_are_too_large_do_not_hide_an_anchor(folder: Path, follow
     assert follower.poll() == 3 and has(follower, model(5))
 
 
+def test_t52_damaged_payload_is_not_applied(folder: Path, follower: Subscriber) -> None:
+    for path in folder.glob("payloads/2-*"):
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(nnr.FormatError, match="its digest does not match"):
+        follower.poll()
+
+
+def test_t52_records_without_a_valid_signature_are_rejected(folder: Path) -> None:
+    with pytest.raises(nnr.FormatError, match="has no signature"):
+        Subscriber(folder, verify=lambda *_: True).poll()
+    changed(folder / "versions" / "1.json", field("signature", "00"))
+    with pytest.raises(nnr.FormatError, match="the signature of the anchor of version 1 is invalid"):
+        Subscriber(folder, verify=lambda *_: False).poll()
+
+
 @pytest.mark.parametrize("marker", ['{"format": "nnr_codec sync", "format_version": 1, "stream": "../x"}', "3"])
 def test_t52_malformed_markers_are_rejected(folder: Path, marker: str) -> None:
     (folder / "sync.json").write_text(marker)
@@ -162,6 +178,11 @@ def test_t52_payload_beyond_the_limits_is_rejected(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------ byte streams
 def message(step: int = 0) -> bytes:
     return Publisher(None).publish(model(step)).frame
+
+
+def record_of(frame: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(record_in(bytearray(frame), 0) or b"")
+    return found
 
 
 def framed(record: bytes, payload: bytes = b"") -> bytes:
@@ -185,8 +206,7 @@ def test_t53_invalid_records_are_skipped_with_an_error(record: bytes) -> None:
 
 def test_t53_size_of_a_payload_is_limited_before_its_bytes_arrive() -> None:
     subscriber = Subscriber(None, limits=nnr.Limits(max_archive_bytes=100_000))
-    content = json.loads(message()[HEAD : message().index(b"}") + 1])
-    record = json.dumps(content | {"size": 1 << 40}).encode()
+    record = json.dumps(record_of(message()) | {"size": 1 << 40}).encode()
     with memory() as used, pytest.raises(nnr.LimitError, match="max_archive_bytes"):
         subscriber.feed(framed(record))
     assert used.peak < 100_000
@@ -198,13 +218,21 @@ def test_t53_frame_of_another_model_is_rejected_and_skipped() -> None:
     subscriber.feed(publisher.publish(model(0)).frame)
     other.publish(model(5))
     frame = other.publish(model(6)).frame
-    content = json.loads(frame[HEAD : frame.index(b"}") + 1])
+    content = record_of(frame)
     payload = frame[-content["size"] :]
     record = json.dumps(content | {"stream": subscriber.stream}).encode()
     with pytest.raises(nnr.MissingReferenceError, match="the payload updates sha256"):
         subscriber.feed(framed(record, payload))
     assert subscriber.needs_anchor and has(subscriber, model(0))
     assert subscriber.feed(publisher.publish(model(1)).frame) == 2 and has(subscriber, model(1))
+
+
+@pytest.mark.parametrize("place", [len(MAGIC) + 6, HEAD + 30, -1])
+def test_t53_damaged_frames_are_skipped(place: int) -> None:
+    data = bytearray(message())
+    data[place] ^= 1
+    subscriber = Subscriber(None)
+    assert subscriber.feed(bytes(data)) is None and subscriber.needs_anchor
 
 
 def test_t53_magic_bytes_without_end_take_linear_time() -> None:
