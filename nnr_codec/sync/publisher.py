@@ -132,6 +132,8 @@ class Publisher:
     ) -> None:
         if keep is not None and keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
+        if anchor_every is not None and anchor_every < 0:
+            raise ValueError(f"anchor_every must be at least 0, got {anchor_every}")
         self._settings = _settings(config, options)
         self._sign, self._jobs, self._keep = sign, jobs, keep
         self.version, self._model, self._identity = 0, Model({}), ""
@@ -146,6 +148,8 @@ class Publisher:
             self._stream = self._folder.stream
             self._follower = partial(Subscriber, target, jobs=jobs, limits=limits, storage_options=storage_options)
             self._restore(self._folder)
+        elif target is not None and not hasattr(target, "write"):
+            raise TypeError(f"the target must be a path, a URL, a writable binary file or None, got {target!r}")
         else:
             self._file, self._stream = target, secrets.token_hex(16)
         self._anchor_every = anchor_every if anchor_every is not None else ANCHOR_EVERY if self._folder else 0

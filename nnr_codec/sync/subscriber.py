@@ -133,11 +133,16 @@ class Subscriber:
             raise TypeError(f"names must be a list of patterns, got {names!r}")
         self._names = None if names is None else tuple(names)
         self._slices, self._verify, self._jobs = dict(slices or {}), verify, jobs
+        for name, parts in self._slices.items():
+            if not isinstance(parts, tuple) or not all(isinstance(part, slice) for part in parts):
+                raise TypeError(f"the slices of tensor {name!r} must be a tuple of slices, got {parts!r}")
         self._limits = limits or Limits()
         self._folder: SyncFolder | None = None
         self._file: BinaryIO | None = None
         if isinstance(source, (str, os.PathLike)):
             self._folder = SyncFolder(source, self._limits, storage_options)
+        elif source is not None and not hasattr(source, "read"):
+            raise TypeError(f"the source must be a path, a URL, a readable binary file or None, got {source!r}")
         else:
             self._file = source
         self._frames = FrameReader(self._limits)
@@ -428,8 +433,11 @@ class Subscriber:
             equal = {name: array for name, array in old.model.tensors.items() if digests.get(name) == old.digests[name]}
             model = replace(model, tensors={**model.tensors, **equal})
         changed = [name for name, array in model.tensors.items() if array is not old.model.tensors.get(name)]
-        for name in self._slices.keys() - model.tensors.keys():
-            raise FormatError(f"slices has tensor {name!r}, which version {record.version} lacks", tensor=name)
+        for name, parts in self._slices.items():
+            if name not in model.tensors:
+                raise FormatError(f"slices has tensor {name!r}, which version {record.version} lacks", tensor=name)
+            if len(parts) > (dimensions := model.tensors[name].ndim):
+                raise FormatError(f"tensor {name!r} has {dimensions} dimensions, but {len(parts)} slices", tensor=name)
         views = {name: array for name, array in old.views.items() if name in model.tensors}
         for name in changed:
             views[name] = self._part(name, model.tensors[name]).view()

@@ -161,7 +161,7 @@ class FrameReader:
 
     def add(self, data: bytes | bytearray | memoryview) -> None:
         """Take the next bytes."""
-        self._data += data
+        self._data += memoryview(data)
 
     def frames(self) -> Iterator[tuple[Record, bytes]]:
         """Yield all complete frames, with their payloads verified.

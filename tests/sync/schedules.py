@@ -281,8 +281,8 @@ class FolderSchedule:
         try:
             if self.publisher is None:
                 self.view = View(self.disk, self.rng, self.faults / 3, self.stats)
+                self.view.lag = 0  # otherwise it may publish deleted versions again
                 self.publisher = Publisher("fake", storage_options={"folder": self.view}, **self.options)
-            self.view.lag = 0  # a publisher sees its own files
             publication = self.publisher.publish(tensors, anchor=anchor)
             self.stats["publications"] += 1
             self.stats["updates"] += publication.kind == "update"
