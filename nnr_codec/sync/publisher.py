@@ -344,13 +344,15 @@ def _equal(before: Array, after: Array) -> bool:
 
 
 def _largest_error(array: Array, wanted: Array) -> float:
-    """Return the largest absolute error of a tensor, except where both are not finite."""
+    """Return the largest absolute error of a tensor; infinity if a value is NaN in one of the arrays only."""
     one, other, largest = array.reshape(-1), wanted.reshape(-1), 0.0
-    with np.errstate(invalid="ignore"):
-        for start in range(0, one.size, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            error = np.abs(one[part].astype(np.float64) - other[part].astype(np.float64))
-            largest = max(largest, float(np.max(error, initial=0, where=~np.isnan(error))))
+    for start in range(0, one.size, _CHUNK):
+        found, given = (values[start : start + _CHUNK].astype(np.float64) for values in (one, other))
+        with np.errstate(invalid="ignore"):
+            error = np.abs(found - given)
+        error[(found == given) | (np.isnan(found) & np.isnan(given))] = 0
+        error[np.isnan(error)] = np.inf
+        largest = max(largest, float(error.max(initial=0)))
     return largest
 
 

@@ -21,6 +21,8 @@ from nnr_codec.sync.transport import SyncFolder
 from ..cli.support import DIGITS, weights
 from .support import Tensors, has, model, published
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture(params=["local", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:

@@ -14,6 +14,8 @@ from nnr_codec.sync import Publisher, Subscriber
 from ..cli.support import weights
 from .support import Tensors, has
 
+pytestmark = pytest.mark.medium
+
 #: Types of weights, with their names.
 TYPES = {"single": np.float32, "brain": ml_dtypes.bfloat16, "half": np.float16, "double": np.float64}
 

@@ -60,7 +60,7 @@ def test_unbuffered_files_get_whole_frames() -> None:
     assert subscriber.poll() == 2 and has(subscriber, model(1)) and subscriber.poll() is None
 
 
-@pytest.mark.parametrize("size", [1, 7, 100, 5000])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.medium), 7, 100, 5000])
 def test_frames_may_arrive_in_parts_of_any_size(size: int) -> None:
     subscriber, data, seen = Subscriber(None), b"".join(MESSAGES[:2]), []
     for start in range(0, len(data), size):
@@ -118,6 +118,7 @@ def test_frames_that_wait_are_limited() -> None:
     assert small.feed(messages[0]) == 1  # an anchor that does not have to wait may be larger
 
 
+@pytest.mark.medium
 def test_damage_anywhere_is_detected_and_the_next_anchor_recovers() -> None:
     rng, whole = random.Random(os.getpid()), b"".join(MESSAGES)
     for _ in range(60):
