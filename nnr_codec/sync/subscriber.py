@@ -81,6 +81,8 @@ class State:
 class Subscriber:
     """Follower of a publisher, whose tensors always equal one published version, every bit of it.
 
+    One thread may call :meth:`poll` or :meth:`feed` while others use :attr:`tensors` and :meth:`load_into`.
+
     Parameters
     ----------
     source : path, str, readable binary file or None
@@ -114,8 +116,6 @@ class Subscriber:
         The URL requires a package that is not installed.
     OSError
         The folder cannot be read.
-
-    One thread may call :meth:`poll` or :meth:`feed` while others use :attr:`tensors` and :meth:`load_into`.
     """
 
     def __init__(
