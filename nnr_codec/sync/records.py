@@ -138,14 +138,18 @@ def version_of(path: str) -> int:
 
 def marker(stream: str) -> bytes:
     """Return the content of ``sync.json``."""
-    return _text({"format": FORMAT, "format_version": FORMAT_VERSION, "stream": stream})
+    digest = hashlib.sha256(stream.encode()).hexdigest()
+    return _text({"format": FORMAT, "format_version": FORMAT_VERSION, "stream": stream, "sha256": digest})
 
 
 def stream_of(text: bytes) -> str:
     """Return the stream that ``sync.json`` identifies. Raise FormatError."""
-    stream = _content(text).get("stream")
+    content = _content(text)
+    stream = content.get("stream")
     if type(stream) is not str or not _STREAM.fullmatch(stream):
         raise FormatError(f"{MARKER} has no valid identifier of a stream")
+    if content.get("sha256") != hashlib.sha256(stream.encode()).hexdigest():
+        raise FormatError(f"{MARKER} is damaged: the digest of the identifier does not match")
     return stream
 
 

@@ -50,6 +50,8 @@ SELECTIONS: list[dict[str, Any]] = [{}, {}, {"names": ["layer.*", "no.*"]}, {"sl
 #: Bound of the errors of lossy schedules.
 MAX_ERROR = 0.01
 KEY = b"key of a test"
+#: Field of a record.
+TIME = re.compile(rb'"time":"[0-9T:.+-]{1,40}"')
 
 
 class CrashError(BaseException):
@@ -175,7 +177,11 @@ class Disk:
         return sorted(path for path in self.history if self.get(path) is not None)
 
     def is_intact(self, path: str) -> bool:
-        return self.get(path) == self.original[path]
+        """Return whether a file has its content, except for the time of a record, which no digest covers."""
+        data = self.get(path)
+        if data is None or not path.endswith(".json"):
+            return data == self.original[path]
+        return TIME.sub(b"", data, 1) == TIME.sub(b"", self.original[path], 1)
 
 
 class View:
@@ -455,8 +461,10 @@ def frames_of(data: bytes) -> Iterator[tuple[dict[str, Any], bytes, bytes]]:
     """Yield the record, payload and bytes of complete frames."""
     place = 0
     while place < len(data):
-        assert data[place : place + len(MAGIC)] == MAGIC
+        assert MAGIC.startswith(data[place : place + len(MAGIC)])
         start = place + len(MAGIC) + 36
+        if len(data) < start:
+            return
         length = int.from_bytes(data[place + len(MAGIC) : place + len(MAGIC) + 4], "little")
         if len(data) < start + length:
             return
