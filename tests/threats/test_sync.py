@@ -162,11 +162,20 @@ def test_t52_records_without_a_valid_signature_are_rejected(folder: Path) -> Non
         Subscriber(folder, verify=lambda *_: False).poll()
 
 
-@pytest.mark.parametrize("marker", ['{"format": "nnr_codec sync", "format_version": 1, "stream": "../x"}', "3"])
-def test_t52_malformed_markers_are_rejected(folder: Path, marker: str) -> None:
-    (folder / "sync.json").write_text(marker)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (field("stream", "../x"), "no valid identifier"),
+        (field("stream", "0" * 32), "damaged"),
+        (dict.clear, "not a file"),
+    ],
+)
+def test_t52_malformed_markers_are_rejected(
+    folder: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    changed(folder / "sync.json", change)
     for use in (lambda: Subscriber(folder).poll(), lambda: Publisher(folder)):
-        with pytest.raises(nnr.FormatError, match=r"sync\.json"):
+        with pytest.raises(nnr.FormatError, match=message):
             use()
 
 
