@@ -311,7 +311,7 @@ def test_tensors_that_cannot_be_published_are_named(tmp_path: Path, tensors: Ten
 def test_options_without_meaning_are_rejected(tmp_path: Path) -> None:
     for option in ({"target_size": 1000}, {"target_ratio": 0.1}, {"fold_batchnorm": True}):
         with pytest.raises(nnr.EncodeError, match="does not apply to a sequence of versions"):
-            Publisher(tmp_path / "s", **option)  # type: ignore[arg-type]
+            Publisher(tmp_path / "s", **option)
     with pytest.raises(ValueError, match="keep must be at least 1, got 0"):
         Publisher(tmp_path / "s", keep=0)
     with pytest.raises(TypeError, match="names must be a list"):
