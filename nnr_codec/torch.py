@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .api.decoding import open as open_bitstream
@@ -21,6 +22,7 @@ from .integrations.torch import sensitivity
 if TYPE_CHECKING:
     from .bitstream.source import Bitstream
     from .decoder.index import NnrFile
+    from .decoder.info import TensorInfo
     from .limits import Limits
     from .model import Array
 
@@ -114,15 +116,21 @@ def load_into(
         PyTorch is not installed.
     """
     with open_bitstream(source, limits=limits) as file:
-        match = Match(module, file)
+        match = Match(module, file.info)
         if strict:
             check_names(match.missing, match.unexpected)
-        match.load()
+        match.load(file)
     return match.missing, match.unexpected
 
 
 class Match:
-    """Tensors of a module, with the tensors of a bitstream that belong to them.
+    """Tensors of a module, with the tensors of a model that belong to them.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+    infos : mapping of str to TensorInfo
+        Tensors of the model.
 
     Attributes
     ----------
@@ -130,10 +138,10 @@ class Match:
         See :func:`load_into`.
     """
 
-    def __init__(self, module: Any, file: NnrFile) -> None:
+    def __init__(self, module: Any, infos: Mapping[str, TensorInfo]) -> None:
         self._torch: Any = require("torch", "torch", "a PyTorch module")
-        self._file, self._state = file, state_of(self._torch, module)
-        found, state = _renamed(file.info, self._state), self._state
+        self._infos, self._state = infos, state_of(self._torch, module)
+        found, state = _renamed(infos, self._state), self._state
         self.missing: list[str] = []
         self.unexpected = [own for name, own in found.items() if name not in state]
         self._used = {name: own for name, own in found.items() if name in state}
@@ -143,18 +151,31 @@ class Match:
                 self.missing.append(group[0])
             for name in present[1:]:
                 own, first = self._used.pop(name), self._used[present[0]]
-                if (file.info[own].same_as or own) != (file.info[first].same_as or first):
+                if (infos[own].same_as or own) != (infos[first].same_as or first):
                     self.unexpected.append(own)  # two tensors for the same memory
 
-    def load(self) -> None:
+    def load(self, file: NnrFile) -> None:
         """Decode and copy one tensor at a time, after a check of all types and shapes."""
-        targets = {own: self._state[name] for name, own in self._used.items()}
-        for own, target in targets.items():
-            check_fit(own, self._file.info[own].dtype, self._file.info[own].shape, target)
-        with self._torch.no_grad(), self._file.deferred(names=targets) as model:
+        targets = self.targets()
+        with self._torch.no_grad(), file.deferred(names=targets) as model:
             for own in model:
                 targets[own].copy_(fitted(own, model[own], targets[own]))
-        self._file.warn()
+        file.warn()
+
+    def targets(self) -> dict[str, Any]:
+        """Return the tensors of the module by the names of the model, after a check of all types and shapes."""
+        targets = {own: self._state[name] for name, own in self._used.items()}
+        for own, target in targets.items():
+            check_fit(own, self._infos[own].dtype, self._infos[own].shape, target)
+        return targets
+
+    def copy(self, tensors: Mapping[str, Array], lock: AbstractContextManager[Any] | None = None) -> None:
+        """Copy tensors of the model, after a check of all types and shapes; ``lock`` is held during the copies."""
+        targets = self.targets()
+        new = {own: fitted(own, array, targets[own]) for own, array in tensors.items() if own in targets}
+        with self._torch.no_grad(), lock or nullcontext():
+            for own, tensor in new.items():
+                targets[own].copy_(tensor)
 
 
 def _renamed(found: Collection[str], needed: Collection[str]) -> dict[str, str]:

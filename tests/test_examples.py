@@ -83,6 +83,16 @@ def updates(text: str) -> None:
     assert text.endswith("MissingReferenceError\n")
 
 
+def weight_sync(text: str) -> None:
+    ratios = [percentages(line)[0] for line in text.splitlines() if re.match(r" +\d", line)]
+    assert len(ratios) == 8
+    assert ratios[1] < 20
+    assert ratios[-1] < 0.5
+    assert "all 8 versions are equal in the learner and both workers\n" in text
+    first, second = re.findall(r"^text: (.+)$", text, re.MULTILINE)
+    assert first == second
+
+
 def train(text: str) -> None:
     rows = [line.split() for line in text.splitlines() if re.match(r" +\d", line)]
     assert [row[0] for row in rows] == ["1", "2", "3"]
@@ -109,6 +119,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "onnx_inference.py": onnx_inference,
     "lora.py": lora,
     "updates.py": updates,
+    "weight_sync.py": weight_sync,
     "federated/train.py": train,
     "decoders/adapter.py": adapter,
     "digits/evaluate.py": evaluate,

@@ -44,7 +44,7 @@ from .apply import identity
 from .difference import Difference, difference
 from .feedback import ErrorFeedback
 from .folding import fold
-from .sbt import binary_ternary_of, stepped
+from .sbt import BinaryTernary, binary_ternary_of, stepped
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -122,7 +122,7 @@ def encode_update(
     FormatError
         A model file is malformed.
     """
-    settings = _settings(encode_update, config, options)
+    settings = update_settings(encode_update, config, options)
     quantization = binary_ternary_of(sbt, sbt_ternary, settings)
     goals = [goal for goal in MODEL_GOALS if options.get(goal) is not None] + ["sbt"] * (sbt is not None)
     if lossless and goals:
@@ -144,6 +144,55 @@ def encode_update(
     if files:
         message = f"an update does not carry attachments; these differ from the base: {formats.listed(files)}"
         warnings.warn(message, EncodeWarning, stacklevel=2)
+    prepared, settings, asked = prepare_update(before, after, settings, lossless, quantization)
+    notes, done = Notes(prepared, report) if report is not None else None, count(1)
+
+    def note(tensor: TensorReport) -> None:
+        if notes:
+            notes.take(tensor)
+        if progress:
+            progress(tensor.name, next(done), len(prepared.model.tensors))
+
+    if report is None:
+        return b"".join(encode_units(prepared, settings, note, jobs=jobs, executor=executor, asked=asked))
+    report.config = asked
+    witness, started = Witness(prepared, report), time.perf_counter()
+    units = []
+    for unit in encode_units(prepared, settings, note, jobs=jobs, executor=executor, statistics=True, asked=asked):
+        units.append(unit)
+        witness.take(unit)
+    witness.finish()
+    report.nbytes, report.seconds = sum(map(len, units)), time.perf_counter() - started - witness.seconds
+    return b"".join(units)
+
+
+def prepare_update(
+    before: Model,
+    after: Model,
+    settings: EncoderConfig,
+    lossless: bool,
+    quantization: BinaryTernary | None = None,
+    base_id: str = "",
+) -> tuple[Prepared, EncoderConfig, EncoderConfig]:
+    """Compute the differences of two models for :func:`encode_units`.
+
+    Parameters
+    ----------
+    before, after : Model
+        ``after`` has all tensors of ``before``.
+    settings : EncoderConfig
+        Result of :func:`update_settings`.
+    lossless, quantization
+        As for :func:`encode_update`.
+    base_id : str
+        Identity of ``before``, if it is known.
+
+    Returns
+    -------
+    prepared : Prepared
+    settings, asked : EncoderConfig
+        Options with step sizes, and the same options with goals.
+    """
     settings = with_exact(settings, formats.quantized(after))
     exact = {name for name in after.tensors if lossless or settings.for_tensor(name).exact}
     in_memory = type(before.tensors) is dict and type(after.tensors) is dict
@@ -160,7 +209,7 @@ def encode_update(
         for name, kind in differences.kinds.items()
         if kind != "whole"
     }
-    links = Links(of, identity(before), names=tuple(after.tensors))
+    links = Links(of, base_id or identity(before), names=tuple(after.tensors))
     topology = after.topology if after.topology != before.topology else None
     ties = _ties(before, after, differences.kinds, exact) if settings.side_info else {}
     model = Model(tensors, topology, metadata=metadata, format=after.format if metadata else "", aliases=ties)
@@ -172,26 +221,7 @@ def encode_update(
         model = replace(model, tensors=overlaid(tensors, found))
     else:
         settings = _steps(model, whole, settings, lossless)
-    prepared = Prepared(model, model, links=links, source=after)
-    notes, done = Notes(prepared, report) if report is not None else None, count(1)
-
-    def note(tensor: TensorReport) -> None:
-        if notes:
-            notes.take(tensor)
-        if progress:
-            progress(tensor.name, next(done), len(model.tensors))
-
-    if report is None:
-        return b"".join(encode_units(prepared, settings, note, jobs=jobs, executor=executor, asked=asked))
-    report.config = asked
-    witness, started = Witness(prepared, report), time.perf_counter()
-    units = []
-    for unit in encode_units(prepared, settings, note, jobs=jobs, executor=executor, statistics=True, asked=asked):
-        units.append(unit)
-        witness.take(unit)
-    witness.finish()
-    report.nbytes, report.seconds = sum(map(len, units)), time.perf_counter() - started - witness.seconds
-    return b"".join(units)
+    return Prepared(model, model, links=links, source=after), settings, asked
 
 
 def _ties(before: Model, after: Model, kinds: Mapping[str, str], exact: set[str]) -> dict[str, str]:
@@ -229,6 +259,8 @@ class _Differences(Mapping[str, Array]):
         self.by_exponent: set[str] = set()
         self._kept: dict[str, Array] = {}
         for name in new:
+            if keep and new[name] is base.get(name):
+                continue
             found = self._found(name)
             if found.kind != "same" and (found.kind == "whole" or found.array.any()):
                 self.kinds[name] = found.kind
@@ -353,7 +385,8 @@ class UpdateEncoder:
         for name, part in (("sparsity", sparsity), ("structured_sparsity", structured_sparsity)):
             if part is not None and not (isfinite(part) and 0 <= part <= 1):
                 raise EncodeError(Option(name), f" {part} is outside 0..1")
-        self._config, self._device_id, self._parent = _settings(UpdateEncoder, config, options), int(device_id), parent
+        self._config = update_settings(UpdateEncoder, config, options)
+        self._device_id, self._parent = int(device_id), parent
         if self._config.fold_batchnorm:
             raise EncodeError(
                 Option("fold_batchnorm"), " does not apply to differences; fold the models with nnr_codec.folded"
@@ -547,7 +580,9 @@ class UpdateEncoder:
         return residuals if self._config.nnr_pre or energies[0] < PROMISE * energies[1] else {}
 
 
-def _settings(function: Callable[..., Any], config: EncoderConfig | None, options: EncoderOptions) -> EncoderConfig:
+def update_settings(
+    function: Callable[..., Any], config: EncoderConfig | None, options: EncoderOptions
+) -> EncoderConfig:
     """Return the options for updates. Raise EncodeError for options that do not apply to updates."""
     settings = configured(function, config, options, "update")
     if settings.profile == 0:

@@ -143,7 +143,7 @@ def load_model(
         As for :func:`nnr_codec.torch.load_into`.
     """
     with _open(filename) as file:
-        match = Match(model, file)
+        match = Match(model, file.info)
         missing, unexpected = match.missing, match.unexpected
         if strict and (missing or unexpected):
             message = f"Error(s) in loading state_dict for {type(model).__name__}:"
@@ -151,7 +151,7 @@ def load_model(
                 if names:
                     message += f"\n    {text} key(s) in state_dict: " + ", ".join(f'"{name}"' for name in sorted(names))
             raise RuntimeError(message)
-        match.load()
+        match.load(file)
     return missing, unexpected
 
 

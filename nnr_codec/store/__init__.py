@@ -36,9 +36,9 @@ from ..encoder.goals import with_exact
 from ..errors import EncodeError, FormatError, NnrError, Option
 from ..federated.apply import apply_update
 from ..federated.update import encode_update
+from ..folders import Folder, open_folder
 from ..limits import Limits
 from ..model import Array, Model, nbytes_of
-from .folders import Folder, open_folder
 from .manifest import MOST_BYTES, MOST_PARTS, NAME, Manifest, Part, Parts, read_json, store_json
 
 if TYPE_CHECKING:

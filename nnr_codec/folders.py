@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from ..errors import LimitError, MissingDependencyError
-from ..files import output_file
-from ..formats import require
+from .errors import LimitError, MissingDependencyError
+from .files import output_file
+from .formats import require
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def open_folder(url: str | os.PathLike[str], options: Mapping[str, Any] | None =
     """Return the folder with this path or URL; ``options`` are arguments of the file system of fsspec."""
     if not isinstance(url, str) or ("://" not in url and "::" not in url):
         return LocalFolder(Path(url))
-    fsspec = require("fsspec", "remote", "a store with a URL")
+    fsspec = require("fsspec", "remote", "a folder with a URL")
     with _as_os_error(url):
         system, path = fsspec.core.url_to_fs(url, **(options or {}))
     if "file" in ((system.protocol,) if isinstance(system.protocol, str) else system.protocol):
