@@ -160,11 +160,11 @@ def row(
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "tensors.npz")
         np.savez(source, **content)  # type: ignore[arg-type]  # the stub takes the names for its own options
-        told = options(work, content)
+        settings = options(work, content)
         streams = {side: Path(folder, f"{side}.nnr") for side in SIDES}
         size = {}
         for side in SIDES:
-            size[side] = codecs[side].ask(do="encode", tensors=source, to=streams[side], options=told)["bytes"]
+            size[side] = codecs[side].ask(do="encode", tensors=source, to=streams[side], options=settings)["bytes"]
         for writer in SIDES:
             decoded = {}
             for side in SIDES:
@@ -182,9 +182,9 @@ def row(
         }
         if work.rate == 0:  # otherwise the errors differ as well: see quality.py
             result["size"] = round(size["ours"] / size["theirs"], 5)
-        told["jobs"] = work.jobs
+        settings["jobs"] = work.jobs
         requests: dict[str, dict[str, Any]] = {
-            "encode": {"do": "encode", "tensors": source, "to": Path(folder, "again.nnr"), "options": told},
+            "encode": {"do": "encode", "tensors": source, "to": Path(folder, "again.nnr"), "options": settings},
             "decode": {
                 "do": "decode",
                 "from": streams if work.own or work.fast_decode else dict.fromkeys(SIDES, streams["theirs"]),

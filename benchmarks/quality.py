@@ -113,9 +113,9 @@ def entropy(content: Tensors, qp: int, effort: int) -> float:
     report = nnr.encode_file(content, io.BytesIO(), qp=qp, effort=effort, statistics=True)
     bits = count = 0.0
     for name, array in content.items():
-        told = report.tensors[name].statistics
-        if array.ndim >= 2 and told and told.levels:
-            bits += told.levels.entropy * array.size
+        statistics = report.tensors[name].statistics
+        if array.ndim >= 2 and statistics and statistics.levels:
+            bits += statistics.levels.entropy * array.size
             count += array.size
     return bits / count
 
@@ -144,8 +144,8 @@ def rows(source: str, content: Tensors, peer: Codec, only: str, effort: int) -> 
 
         @cache
         def theirs(lambda_scale: int, qp: int) -> Point:
-            told = {"qp": qp, "fine_qp": -75, "dq": True, "choice": True, "unary": 10}  # defaults of NNCodec
-            peer.ask(do="encode", tensors=saved, to=stream, options={**told, "lambda_scale": lambda_scale})
+            settings = {"qp": qp, "fine_qp": -75, "dq": True, "choice": True, "unary": 10}  # defaults of NNCodec
+            peer.ask(do="encode", tensors=saved, to=stream, options={**settings, "lambda_scale": lambda_scale})
             return point(stream.read_bytes(), content)
 
         @cache

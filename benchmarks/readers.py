@@ -337,11 +337,11 @@ def tables(lines: Iterable[dict[str, Any]]) -> Iterator[str]:
         others = ", ".join(f"{name} {size}" for name, size in line["installed_MB"].items())
         yield row("installed, MB", 0, f"{sum(line['installed_MB'].values()):.0f} ({others})")
         yield row("import, s", *(one["large"]["import"] for one in both))
-        for name, told in (("large", "500 MB"), ("many", "10,000 tensors")):
-            yield row(f"{told}: open, s", *(one[name]["open"] for one in both))
-            yield row(f"{told}: read all, s", *(one[name]["all"] for one in both))
-            yield row(f"{told}: peak for one tensor, MB", *(one[name]["MB_one"] for one in both))
-            yield row(f"{told}: peak for all, MB", *(one[name]["MB_all"] for one in both))
+        for name, label in (("large", "500 MB"), ("many", "10,000 tensors")):
+            yield row(f"{label}: open, s", *(one[name]["open"] for one in both))
+            yield row(f"{label}: read all, s", *(one[name]["all"] for one in both))
+            yield row(f"{label}: peak for one tensor, MB", *(one[name]["MB_one"] for one in both))
+            yield row(f"{label}: peak for all, MB", *(one[name]["MB_all"] for one in both))
         found = [Counter(one["mutants"]) for one in both]
         yield row(f"{MUTANTS} damaged files: read", *(one.pop("accepted", 0) for one in found))
         failed = [{what: count for what, count in one.items() if re.match("crash|hang|memory", what)} for one in found]

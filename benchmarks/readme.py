@@ -283,8 +283,8 @@ def nnef() -> Iterator[Figure]:
     options: list[str] = []
     for row in table("bytes at the default step size", "ResNet-20"):
         label, *cells = row.values()
-        told = [option for text in re.findall(r"`(--[^`]+)`", label) for option in shlex.split(text)]
-        options = [*options, *told] if label.startswith("the same") else told
+        named = [option for text in re.findall(r"`(--[^`]+)`", label) for option in shlex.split(text)]
+        options = [*options, *named] if label.startswith("the same") else named
         for name, cell in zip([*row][1:], cells, strict=True):
             yield Figure(f"{name} {' '.join(options)}: bytes", number(cell), coded(model_of(name), *options).bytes)
 

@@ -39,6 +39,8 @@ SHARED = Path(os.environ.get("NNR_SHARED") or Path(__file__).resolve().parents[2
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.nnef"
 #: Candidates for the lowest sufficient quality, of digits and of ResNets.
 QUALITIES, FINER = range(2, 49), range(20, 49)
+#: Quantization parameter of the first rows, so that their bytes do not depend on the default step sizes.
+FIXED = -40
 #: The number of lower qualities that are tried as well, since neither accuracies nor outputs are smooth functions.
 NEAR, NEARER = 4, 2
 #: The number of higher qualities that must suffice as well, of digits, so that chance does not decide.
@@ -66,7 +68,7 @@ class Attempt:
     model : Model
     reduce : str
         Steps of reduction.
-    told : str
+    described : str
         Description in tables.
     options : dict
         Other options of the encoder.
@@ -75,12 +77,12 @@ class Attempt:
     score : callable or None
         Replaces the score of the network.
     shown : bool
-        Whether tables show it at the default step size.
+        Whether tables show it with ``qp`` -40.
     """
 
     model: nnr.Model
     reduce: str = ""
-    told: str = ""
+    described: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     settled: bool = False
     score: Score | None = None
@@ -125,7 +127,7 @@ def coded(attempt: Attempt, score: Score, most: float = math.inf, **options: Any
     if len(data) >= most:
         return None
     found = (attempt.score or score)(nnr.decode(data, topology=attempt.model.topology))
-    return {"bytes": len(data), "done": attempt.told or attempt.reduce, **options, **found}
+    return {"bytes": len(data), "done": attempt.described or attempt.reduce, **options, **found}
 
 
 def smallest(attempt: Attempt, network: Network, most: float) -> Row | None:
@@ -170,7 +172,9 @@ def smallest(attempt: Attempt, network: Network, most: float) -> Row | None:
 
 
 def rows(network: Network, wanted: str = "*") -> Iterator[Row]:
-    """Yield two rows for each tool, quantization alone first: one at the default step size, and the smallest result.
+    """Yield two rows for each tool, quantization alone first: one with ``qp`` -40, and the smallest result.
+
+    Attempts that determine their own quality keep it in the first row.
 
     ``wanted`` is a pattern of names of tools.
     """
@@ -180,7 +184,7 @@ def rows(network: Network, wanted: str = "*") -> Iterator[Row]:
             return
         facts, attempts = {"network": network.name, "tool": tool, "tuned": tuned}, list(given)
         one = next((attempt for attempt in attempts if attempt.shown), attempts[0])
-        yield {**facts, "fixed": True, **(coded(one, network.score) or {})}
+        yield {**facts, "fixed": True, **(coded(one, network.score, **({} if one.settled else {"qp": FIXED})) or {})}
         best: Row = {"bytes": None}
         for attempt in attempts:
             best = smallest(attempt, network, best["bytes"] or math.inf) or best
@@ -218,7 +222,7 @@ WITH_GRAPH: dict[str, tuple[str, ...]] = {
     "fold, scale, by gain": ("fold, scale(method=gain)",),
     "sparsify, fold, scale": amounts("sparsify(ratio=?), fold, scale", 0.1, 0.2, 0.4, 0.6),
 }
-#: The amounts in tables at the default step size; tools that are not listed have their first amount.
+#: The amounts in tables with FIXED; tools that are not listed have their first amount.
 SHOWN = {
     "sparsify, by magnitude": "sparsify(ratio=0.6)",
     "sparsify, by statistics": "sparsify(ratio=0.6, method=statistics)",
@@ -317,7 +321,7 @@ def _tuned(
     score = _accuracy(base, lambda decoded: _assigned(make(), decoded.tensors))
 
     def plain() -> Iterator[Attempt]:
-        yield Attempt(model(digits.train(copy.deepcopy(base), EPOCHS, RATE)), told="trained further")
+        yield Attempt(model(digits.train(copy.deepcopy(base), EPOCHS, RATE)), described="trained further")
 
     yield "quantization alone", plain()
 
@@ -334,8 +338,8 @@ def _tuned(
 
         extra = (lambda m: loss * training.compressibility_loss(m)) if loss else None
         model_ = model(digits.train(module, EPOCHS, RATE, after, extra))
-        told = ", ".join([f"ratio={ratio}", *(f"{key}={value}" for key, value in options.items())])
-        return Attempt(model_, told=f"sparsify({told})" + (f", {loss:g} times the loss" if loss else ""))
+        arguments = ", ".join([f"ratio={ratio}", *(f"{key}={value}" for key, value in options.items())])
+        return Attempt(model_, described=f"sparsify({arguments})" + (f", {loss:g} times the loss" if loss else ""))
 
     yield "sparsify, by magnitude", (masked(ratio) for ratio in (0.6, 0.8, 0.9, 0.95))
     yield "sparsify, by statistics", (masked(ratio, method="statistics") for ratio in (0.6, 0.9))
@@ -354,7 +358,7 @@ def _tuned(
             if count % GROWTH == 0 or count == steps:
                 projection.project()
 
-        return Attempt(model(digits.train(module, EPOCHS, RATE, after)), told=text)
+        return Attempt(model(digits.train(module, EPOCHS, RATE, after)), described=text)
 
     yield "unify", (unified(ratio) for ratio in (0.4, 0.7))
 
@@ -362,7 +366,7 @@ def _tuned(
         module = copy.deepcopy(base)
         factors = training.LowRank(module, ratio=ratio)
         digits.train(module, EPOCHS, RATE)
-        return Attempt(factors.model(), told=f"lowrank(ratio={ratio})", score=score)
+        return Attempt(factors.model(), described=f"lowrank(ratio={ratio})", score=score)
 
     yield "low rank", (factored(ratio) for ratio in (0.5, 0.25, 0.12))
 
@@ -372,7 +376,7 @@ def _tuned(
         digits.train(module, EPOCHS, RATE)
         options = {"config": scaling.config}
         return Attempt(
-            scaling.model(), told=f"LocalScaling(quality={quality})", options=options, settled=True, score=score
+            scaling.model(), described=f"LocalScaling(quality={quality})", options=options, settled=True, score=score
         )
 
     yield "scale", (scaled(quality) for quality in (14, 12, 10, 8, 6, 4))
@@ -436,7 +440,7 @@ def table(found: list[Row]) -> str:
             smallest = [row for row in mine if row["tuned"] == tuned and not row["fixed"]]
             shown = {row["tool"]: row for row in mine if row["tuned"] == tuned and row["fixed"]}
             out += [
-                f"| {'with fine-tuning' if tuned else ''} | at the default step size | bytes | {measured} "
+                f"| {'with fine-tuning' if tuned else ''} | with `--qp {FIXED}` | bytes | {measured} "
                 f"| smallest that meets the requirement | bytes | | {measured} |",
                 "|---|---|---|---|---|---|---|---|",
             ]

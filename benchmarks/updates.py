@@ -145,13 +145,13 @@ def matched(updates: Sequence[Weights], least: Sequence[float], **options: Any) 
 def theirs(updates: Sequence[Weights], peer: Codec, contexts: Mapping[str, bool], **options: Any) -> Coded:
     """Encode each round with NNCodec, and decode it here."""
     decoder, found = nnr.UpdateDecoder(), Coded()
-    told = {**options, "fine_qp": options["qp"], "choice": True, "unary": UNARY}
+    settings = {**options, "fine_qp": options["qp"], "choice": True, "unary": UNARY}
     with tempfile.TemporaryDirectory() as folder:
         source, stream = Path(folder, "update.npz"), Path(folder, "theirs.nnr")
         for number, update in enumerate(updates):
             np.savez(source, **update)  # type: ignore[arg-type]  # the stub takes the names for its own options
-            told["update"] = {"number": number, **contexts}
-            peer.ask(do="encode", tensors=source, to=stream, options=told)
+            settings["update"] = {"number": number, **contexts}
+            peer.ask(do="encode", tensors=source, to=stream, options=settings)
             found.add(stream.read_bytes(), update, decoder)
     return found
 
@@ -221,12 +221,12 @@ def savings(rows: list[Row]) -> Iterator[str]:
     yield f"| contexts | quantization | PRE | {' | '.join(kinds)} |"
     yield f"|---|---|---|{'---:|' * len(kinds)}"
     for options in dict.fromkeys(options for _, options in known):
-        told = json.loads(options)
-        names = [name for name, tool in zip(("temporal", "history"), TOOLS, strict=False) if told.get(tool)]
-        cells = [" and ".join(names) or "neither", "dependent", "on" if told.get("nnr_pre") else "off"]
-        if "dependent_quantization" in told:
+        settings = json.loads(options)
+        names = [name for name, tool in zip(("temporal", "history"), TOOLS, strict=False) if settings.get(tool)]
+        cells = [" and ".join(names) or "neither", "dependent", "on" if settings.get("nnr_pre") else "off"]
+        if "dependent_quantization" in settings:
             cells[1] = "uniform"
-        if not told:
+        if not settings:
             cells = ["smallest combination", "", ""]
         for kind in kinds:
             cells.append(f"{known[kind, options] / known[kind, next(iter(known))[1]]:.3f}")

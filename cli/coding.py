@@ -81,7 +81,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "--side-info/--no-side-info",
         default=None,
         help="Store types, shapes and metadata that NNR cannot represent as side information (default), which other "
-        "decoders skip. --no-side-info rejects a model that needs it.",
+        "decoders skip. --no-side-info rejects a model that needs it, except for int2 and int4, which decode to int8.",
     ),
     "index": click.option(
         "--index",
@@ -193,8 +193,8 @@ def usage_errors(exact: str = "") -> Iterator[None]:
         yield
     except nnr.EncodeError as error:
         # Keys of a rule have the library's names.
-        told = error.named(lambda option: exact if exact and option.name == "exact" else _typed(option))
-        raise click.UsageError(f"--{error}" if error.where else told) from None
+        message = error.named(lambda option: exact if exact and option.name == "exact" else _typed(option))
+        raise click.UsageError(f"--{error}" if error.where else message) from None
 
 
 def _typed(option: Option) -> str:

@@ -204,13 +204,13 @@ def conformance(
                 click.echo(one_line(_line(result, verbose)), err=reports.on_stdout)
             if fail_fast and not result.is_fine:
                 break
-        told = formats.Run(results, time.perf_counter() - started, suite, command)
-        reports.write("json", lambda: formats.as_json(told))
-        reports.write("junit", lambda: formats.as_junit(told))
-        reports.write("markdown", lambda: formats.as_markdown(told))
-        click.echo(f"{summary(results)}, {told.seconds:.1f} s", err=reports.on_stdout)
+        done = formats.Run(results, time.perf_counter() - started, suite, command)
+        reports.write("json", lambda: formats.as_json(done))
+        reports.write("junit", lambda: formats.as_junit(done))
+        reports.write("markdown", lambda: formats.as_markdown(done))
+        click.echo(f"{summary(results)}, {done.seconds:.1f} s", err=reports.on_stdout)
         if claim:
-            sentence = suites.claim(results, suite, len(there), told.decoder)
+            sentence = suites.claim(results, suite, len(there), done.decoder)
             click.echo(one_line(sentence), err=reports.on_stdout)
     ctx.exit(0 if all(result.is_fine for result in results) else NO)
 

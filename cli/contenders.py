@@ -107,13 +107,13 @@ class Race:
 def ours(race: Race, qps: Sequence[int], efforts: Sequence[int]) -> Iterator[Callable[[], Measured]]:
     """Yield measurements of this codec with several quantization parameters, and lossless, at several efforts."""
     for effort in efforts:
-        told = f", effort {effort}" if len(efforts) > 1 else ""
+        suffix = f", effort {effort}" if len(efforts) > 1 else ""
         for config, setting in (
             *((nnr.EncoderConfig(qp=qp, effort=effort), f"qp {qp}") for qp in qps),
             (nnr.EncoderConfig.preset("lossless", effort=effort), "lossless"),
         ):
             encode = partial(_encoded, race.model, config)
-            yield partial(race.run, "nnr", f"{setting}{told}", encode, _decoded, exact=bool(config.exact))
+            yield partial(race.run, "nnr", f"{setting}{suffix}", encode, _decoded, exact=bool(config.exact))
 
 
 def _encoded(model: Model, config: nnr.EncoderConfig) -> bytes:

@@ -423,13 +423,13 @@ def loss_text(loss: LossSummary) -> str:
     if loss.matrices in (None, inf) and loss.vectors in (None, inf):
         return ""
     worst = f" (worst: {loss.worst} {loss.worst_snr:.1f} dB)" if loss.worst else ""
-    told = [
+    parts = [
         f"{kind} {_decibels(snr)}{' dB' if isfinite(snr) else ''}{worst if kind == 'matrices' else ''}"
         for kind, snr in (("matrices", loss.matrices), ("vectors", loss.vectors))
         if snr is not None
     ]
     zeroed = [f"{_percent(100 * loss.zeroed)} % of values became zero"] if loss.zeroed else []
-    return ", ".join(told + zeroed)
+    return ", ".join(parts + zeroed)
 
 
 def _decibels(snr: float) -> str:

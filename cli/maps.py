@@ -176,9 +176,9 @@ class Evaluation:
         with tempfile.TemporaryDirectory(prefix="nnr-") as folder:
             path = os.path.join(folder, self.file)
             nnr.save(model, path, format=self.format)
-            code, printed, told = _run([*self.words, path])
+            code, printed, error_output = _run([*self.words, path])
         if code:
-            raise nnr.EncodeError(f"--evaluate: {self.words[0]} {_failure(code, told)}")
+            raise nnr.EncodeError(f"--evaluate: {self.words[0]} {_failure(code, error_output)}")
         line = _last_line(printed)
         try:
             accuracy, *classes = [None if word == "-" else float(word) for word in line.split()]
@@ -208,15 +208,15 @@ def file_name(name: str, model_format: str) -> str:
 
 def _run(words: list[str]) -> tuple[int, bytes, bytes]:
     """Run a command; return its exit code, and the ends of its standard output and standard error."""
-    pipe, told = subprocess.PIPE, [b""]
+    pipe, error_output = subprocess.PIPE, [b""]
     with subprocess.Popen(words, bufsize=0, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as process:
         printed, errors = (cast(IO[bytes], stream) for stream in (process.stdout, process.stderr))
-        reader = threading.Thread(target=lambda: told.append(_end(errors)), daemon=True)
+        reader = threading.Thread(target=lambda: error_output.append(_end(errors)), daemon=True)
         try:
             reader.start()
             result = _end(printed)
             reader.join()
-            return process.wait(), result, told[-1]
+            return process.wait(), result, error_output[-1]
         except BaseException:
             process.kill()
             raise
@@ -233,9 +233,9 @@ def _end(stream: IO[bytes]) -> bytes:
     return bytes(kept.partition(b"\n")[2] if cut else kept)
 
 
-def _failure(code: int, told: bytes) -> str:
+def _failure(code: int, error_output: bytes) -> str:
     ended = f"ended by signal {-code}" if code < 0 else f"exited with code {code}"
-    line = _last_line(told)
+    line = _last_line(error_output)
     return f"{ended}: {line[:200]}" if line else ended
 
 

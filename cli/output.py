@@ -309,10 +309,10 @@ def sizes(source_bytes: int, stored: int | None, nbytes: int, parameters: int) -
         Bytes of the bitstream.
     """
     packed = packed_size(source_bytes, stored)
-    told = f"{packed or source_bytes:,} -> {nbytes:,} bytes"
+    text = f"{packed or source_bytes:,} -> {nbytes:,} bytes"
     if not parameters:
-        return told
+        return text
     ratio = f"{100 * nbytes / source_bytes:.2f} %" if source_bytes else ""
     if packed:
         ratio = f"{100 * nbytes / packed:.2f} % of the file, {ratio} of its values as arrays"
-    return f"{told} ({ratio}, {8 * nbytes / parameters:.2f} bits/parameter)"
+    return f"{text} ({ratio}, {8 * nbytes / parameters:.2f} bits/parameter)"

@@ -98,7 +98,7 @@ class _Side:
         return session_for(self.dimensions, self.topology, self.limits)
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def naming_errors(self) -> Iterator[None]:
         """Add the name of this bitstream to errors raised in the block."""
         try:
             yield
@@ -108,7 +108,7 @@ class _Side:
 
     def units(self) -> Iterator[Unit]:
         """Yield the units of the bitstream."""
-        with self.told():
+        with self.naming_errors():
             yield from UnitReader(self.data, self.limits, self.session())
 
     def element(self, index: int, at: int) -> tuple[str, int, Any]:
@@ -139,12 +139,12 @@ class _Side:
 
     def open(self) -> NnrFile:
         """Open the bitstream for decoding."""
-        with self.told():
+        with self.naming_errors():
             return NnrFile(self.data, self.limits, self.dimensions, topology=self.topology)
 
     def tensor(self, file: NnrFile, name: str) -> Array:
         """Decode one tensor."""
-        with self.told():
+        with self.naming_errors():
             return file[name]
 
 

@@ -330,7 +330,7 @@ class EncoderConfig(TensorOptions):
         information. Not for updates and blocks.
     side_info : bool
         Allow a side-information record, which other decoders skip, for types, shapes, ties and metadata that NNR cannot
-        represent. False: models that need one are rejected.
+        represent. False: models that need one are rejected, except for the types int2 and int4, which decode to int8.
     index : bool
         Write an index of the units near the start, from which readers of remote files list all tensors and locate each
         of them (docs/guides/remote.md). Other decoders skip it. Adds bytes.

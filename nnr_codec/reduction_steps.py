@@ -41,8 +41,8 @@ class Step:
         object.__setattr__(self, "options", tuple(options.items()))
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name}={_described(value)}" for name, value in self.options)
-        return f"{self.tool}({told})" if told else self.tool
+        options = ", ".join(f"{name}={_described(value)}" for name, value in self.options)
+        return f"{self.tool}({options})" if options else self.tool
 
 
 def steps_of(given: object) -> tuple[Step, ...]:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
 
+from ..bitstream.attachments import attachment_data
 from ..bitstream.summary import side_information
 from ..bitstream.units import Unit, UnitReader
 from ..constants import NNR_MPS, NNR_NDU, NNR_STR, NNR_TPL
@@ -142,6 +143,8 @@ class BitstreamVerifier:
     def end(self) -> History:
         """Decode the tensors and check the whole bitstream; return the state for later bitstreams."""
         checked, notes = self.checked, self.findings.report.notes
+        if attached := sum(attachment_data(seen.unit) is not None for seen in checked.of(NNR_TPL)):
+            notes.append(f"attachments in {attached} NNR_TPL are not part of the standard")
         if self.skipped:
             notes.append(f"{self.skipped} NNR_NDU cannot be read without the NNR_MPS")
         try:

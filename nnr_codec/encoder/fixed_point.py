@@ -104,12 +104,12 @@ def warn_saturated(plans: Iterable[TensorPlan], name: str) -> None:
         return
     fraction, bits = FIXED_POINT[name]
     least, most = -(2.0 ** (bits - 1 - fraction)), 2.0 ** (bits - 1 - fraction) - 2.0**-fraction
-    told = [
+    shown = [
         f"{tensor[:LONGEST]!a} ({one.parameters:,}, the largest {one.largest:g})"
         for tensor, one in list(found.items())[:LISTED]
     ]
     more = f" and {len(found) - LISTED} more tensors" if len(found) > LISTED else ""
-    message = f"parameters outside {least:g}..{most:.8f} of {name} saturate: {', '.join(told)}{more}"
+    message = f"parameters outside {least:g}..{most:.8f} of {name} saturate: {', '.join(shown)}{more}"
     warnings.warn(SaturationWarning(message, found), stacklevel=2)
 
 

@@ -182,9 +182,9 @@ def _point(kind: str, point: object) -> float:
         rounded = _rounded(point)
     except (TypeError, ValueError):
         rounded = -1.0
-    most, told = (1.0, "from 0 to 1") if kind == "pruning" else (inf, "of at least 0")
+    most, allowed = (1.0, "from 0 to 1") if kind == "pruning" else (inf, "of at least 0")
     if not 0 <= rounded <= most:
-        raise EncodeError(f"a point of a {kind} map must be a number {told}, got {point!r:.200}")
+        raise EncodeError(f"a point of a {kind} map must be a number {allowed}, got {point!r:.200}")
     return rounded
 
 

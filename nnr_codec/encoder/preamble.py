@@ -95,9 +95,9 @@ def _units(
     codebooks = any(plan.codebook for unit in layout.units for plan in unit.tensors.values())
     topology = model.topology if config.topology == "carried" else None
     apart = "" if topology else model.topology.format if model.topology else model.format
-    told = {**prepared.maps.elements("mps"), **(config.performance.elements() if config.performance else {})}
+    elements = {**prepared.maps.elements("mps"), **(config.performance.elements() if config.performance else {})}
     own = links.elements if links else {}
-    if "base_model_id" in told and "base_model_id" in own:
+    if "base_model_id" in elements and "base_model_id" in own:
         raise EncodeError(
             Option("performance"), " has a base_model_id, which the update sets itself (6.4.4.3); remove it"
         )
@@ -109,7 +109,7 @@ def _units(
         mps_qp_density=layout.qp_density,
         mps_quantization_parameter=layout.parameters[()],
         mps_topology_indexed_reference_flag=int(bool(references)),
-        **told,
+        **elements,
         **own,
     )
     yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader()), parameters, session)

@@ -438,8 +438,8 @@ class UpdateEncoder:
                 int(bool(residuals)),
                 tuple(ids),
             )
-            prepared, told = Prepared(model, model, links=links), None if residuals else asked
-            return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=told))
+            prepared, requested = Prepared(model, model, links=links), None if residuals else asked
+            return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=requested))
 
         arrays, steps = stepped(found, settings, {}) if found else (found, settings)
         data = coded({**tensors, **arrays}, steps, {})

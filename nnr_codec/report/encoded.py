@@ -185,8 +185,8 @@ class Notes:
             return False
         if tensor.name in self._held:
             both = self._held.pop(tensor.name)
-            told = both.statistics and replace(both.statistics, levels=None, rows_skipped=None, shift_parameter_ids={})
-            tensor = replace(tensor, unit_bytes=both.unit_bytes, seconds=both.seconds, statistics=told)
+            kept = both.statistics and replace(both.statistics, levels=None, rows_skipped=None, shift_parameter_ids={})
+            tensor = replace(tensor, unit_bytes=both.unit_bytes, seconds=both.seconds, statistics=kept)
         report.tensors[tensor.name] = tensor
         return True
 

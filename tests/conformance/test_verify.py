@@ -155,6 +155,11 @@ def test_bits_of_a_tensor_are_no_variable_of_the_topology() -> None:
     assert broken(nnr.verify(recorded(storage=200).data)) == {"nnef-names"}
 
 
+def test_all_attachments_have_one_note() -> None:
+    model = nnr.Model({"w": np.ones((2, 2), np.float32)}, attachments={"a.json": b"{}", "b.txt": b"text"})
+    assert nnr.verify(nnr.encode(model)).notes == ["attachments in 2 NNR_TPL are not part of the standard"]
+
+
 def test_bits_of_a_tensor_in_a_reference_list() -> None:
     s = start(topology_carriage_flag=1, mps_topology_indexed_reference_flag=1).topology(GRAPH)
     s.reference_list("w", "w#bits").topology(RECORD + b"\0", storage=128)

@@ -177,6 +177,12 @@ def test_what_does_not_fit_is_refused(known: dict[str, Any], message: str) -> No
     assert "\n" not in str(raised.value)
 
 
+def test_small_negative_eigenvalues_of_second_moments_are_accepted() -> None:
+    moments = np.diag([*[1.0] * (COLUMNS - 1), 0.0]) + 0.004 * (np.eye(COLUMNS, k=1) + np.eye(COLUMNS, k=-1))
+    assert np.linalg.eigvalsh(moments).min() < 0
+    assert nnr.encode(MODEL, hessians={"dense": moments})
+
+
 @pytest.mark.parametrize("dtype", ["<i4", ">u2", "<f2", ">f8"])
 def test_numbers_of_other_types(dtype: str) -> None:
     known = np.arange(ROWS * COLUMNS).reshape(ROWS, COLUMNS) % 100

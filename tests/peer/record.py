@@ -14,7 +14,6 @@ import platform
 import re
 import shlex
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -63,16 +62,9 @@ def fingerprint(case: Case) -> str:
 
 
 def own(cases: Sequence[Case]) -> dict[str, Any]:
-    """Return results and times of nnr_codec: with one process, with two, and of the self-test."""
-    seconds, said = {}, set()
-    for jobs in (1, 2):
-        started = time.perf_counter()
-        said.add(summary(run(cases, ROOT, jobs=jobs)))
-        seconds[f"j{jobs}"] = round(time.perf_counter() - started, 1)
-    (both,) = said
-    test = nnr.selftest()
-    seconds["selftest"] = round(test.seconds, 2)
-    return {"summary": both, "seconds": seconds, "core": len(test.results)}
+    """Return results of nnr_codec, which are the same with one process and with two."""
+    (both,) = {summary(run(cases, ROOT, jobs=jobs)) for jobs in (1, 2)}
+    return {"summary": both, "core": len(nnr.selftest().results)}
 
 
 def record(python: str, known: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -114,7 +106,7 @@ def page(head: dict[str, Any], lines: list[dict[str, Any]]) -> str:
     text = [
         INTRODUCTION.format(
             cases=suite["cases"], revision=suite["revision"], sha256=suite["sha256"], summary=ours["summary"],
-            core=ours["core"], **ours["seconds"], python=head["python"], platform=head["platform"],
+            core=ours["core"], python=head["python"], platform=head["platform"],
         ),
         *_table(lines),
         OUTCOMES.format(wrong=len(wrong)),
@@ -185,11 +177,9 @@ Python {python} on {platform}.
 
 ## nnr_codec
 
-A run takes {j1} s with one process and {j2} s with two.
-
 > {summary}
 
-`nnr_codec.selftest()`, for installations without the vectors, takes {selftest} s for its {core} cases.
+`nnr_codec.selftest()`, for installations without the vectors, runs {core} cases.
 
 [conformance.schema.json](conformance.schema.json) describes `--json`; `--junit` and `--markdown` report the same.
 `--claim` ends with a quotable sentence if all cases were run, all results are as expected, and the files match the

@@ -162,11 +162,11 @@ def reference_list(checked: CheckedBitstream) -> Iterator[Finding]:
 
 @at_end(Requirement.NNEF_NAMES)
 def names(checked: CheckedBitstream) -> Iterator[Finding]:
-    told: set[str] = set()
+    reported: set[str] = set()
     for seen in checked.of(NNR_NDU):
         for name in seen.names:
-            if name not in told and name not in _helpers(seen) and checked.is_stranger(name):
-                told.add(name)
+            if name not in reported and name not in _helpers(seen) and checked.is_stranger(name):
+                reported.add(name)
                 yield Finding(f"{name!r} is not a variable of the topology", "", seen)
 
 

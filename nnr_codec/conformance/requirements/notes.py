@@ -14,7 +14,7 @@ from ...syntax.structures import NnrAggregateUnitHeader, NnrQuantizationUnitHead
 
 
 def notes_on(unit: Unit) -> Iterator[str]:
-    """Yield the notes on a unit."""
+    """Yield the notes on a unit, except on an attachment: all attachments have one note."""
     kind, header = unit.header.nnr_unit_type, unit.header
     if kind > NNR_AGG:
         yield f"{unit.label()} is ignored: its type {kind} is {'reserved' if kind < 32 else 'unspecified'}"
@@ -24,9 +24,7 @@ def notes_on(unit: Unit) -> Iterator[str]:
             yield f"{unit.label()} contains an index, which is not part of the standard"
         elif side_information(unit):
             yield f"{unit.label()} contains side information, which is not part of the standard"
-        elif attachment_data(unit) is not None:
-            yield f"{unit.label()} contains an attachment, which is not part of the standard"
-        elif value == 0 or value > NNR_TPL_REFLIST:
+        elif (value == 0 or value > NNR_TPL_REFLIST) and attachment_data(unit) is None:
             yield f"{unit.label()}: its topology has the storage format {value}, which does not define the contents"
     elif kind == NNR_QNT:
         value = cast(NnrQuantizationUnitHeader, header.detail).quantization_storage_format

@@ -230,9 +230,9 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     if strangers and strict:
         raise FormatError(f"files do not belong to the model and would be lost: {listed(strangers)}")
     _warn("files that do not belong to the model are left out", strangers)
-    told = {variable.label.casefold() for variable in graph.variables if variable.identifier in quantized}
-    untold = [name for name in files if headers[files[name][0]].is_quantized and name.casefold() not in told]
-    _warn(f"scalar variables contain integers, but have no entry in {QUANT}", untold)
+    listed_labels = {variable.label.casefold() for variable in graph.variables if variable.identifier in quantized}
+    unlisted = [name for name in files if headers[files[name][0]].is_quantized and name.casefold() not in listed_labels]
+    _warn(f"scalar variables contain integers, but have no entry in {QUANT}", unlisted)
     metadata = {
         _HEADER_KEY + label: header.text
         for name, labels in groups.items()

@@ -102,7 +102,7 @@ _Names = dict[str, Value]
 class _Follower:
     def __init__(self, graph: NnefGraph, whole: bool, report: Report | None) -> None:
         self.named = operations().keys() if whole else _NAMED
-        self.report, self.told = report, set[tuple[str, int]]()
+        self.report, self.reported = report, set[tuple[str, int]]()
         self.variables = {variable.call: variable for variable in graph.variables}
         self.labels: dict[str, list[str]] = {}  # labels of the variables of each tensor, by folded label
         for variable in graph.variables:
@@ -126,8 +126,8 @@ class _Follower:
 
     def tell(self, rule: str, message: str, node: SyntaxNode, clause: str = "") -> None:
         """Report a finding at a node, which a fragment may repeat for each invocation."""
-        if self.report is not None and (rule, node.start) not in self.told:
-            self.told.add((rule, node.start))
+        if self.report is not None and (rule, node.start) not in self.reported:
+            self.reported.add((rule, node.start))
             self.report(rule, message, node, clause, self.calls[0] if self.calls else None)
 
     def charge(self, work: int) -> None:

@@ -140,7 +140,7 @@ class _Validator:
             return
         # The checker has reported literal arguments, structures and types.
         violations = [found for found in self.findings.report.violations if found.rule != "operator-extension"]
-        told = {(found.line, found.column) for found in violations}
+        reported = {(found.line, found.column) for found in violations}
 
         def report(rule: str, message: str, node: SyntaxNode, clause: str, call: Invocation | None) -> None:
             if self.findings.is_full(rule):
@@ -149,7 +149,7 @@ class _Validator:
             if call:
                 message += f" (in {call.operation.name[:60]}, invoked in line {text.place(call.start)[0]})"
             place = text.place(node.start)
-            if place not in told and not (rule == "shape-limit" and told):
+            if place not in reported and not (rule == "shape-limit" and reported):
                 self.tell(rule, message, GRAPH, *place, clause)
 
         flow(graph, report=report)

@@ -104,11 +104,11 @@ class Follower(GraphBuilder):
 
     def integers(self, node: OnnxNode, attribute: str, place: int) -> list[int] | None:
         """Return the integers of an attribute, or of a constant input as in newer opsets; None if unknown."""
-        told = node.attributes.get(attribute)
-        if told is None:
+        values = node.attributes.get(attribute)
+        if values is None:
             constant = self.constants.get(input_of(node, place))
-            told = [*map(int, constant.values)] if constant and len(constant.shape) == 1 else None
-        return told if isinstance(told, list) and 0 < len(told) <= 2 * _MAX_RANK else None
+            values = [*map(int, constant.values)] if constant and len(constant.shape) == 1 else None
+        return values if isinstance(values, list) and 0 < len(values) <= 2 * _MAX_RANK else None
 
     # -------------------------------------------------------------------------------------------- operations
     def conv(self, node: OnnxNode) -> Made | None:

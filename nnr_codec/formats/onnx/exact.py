@@ -192,10 +192,10 @@ class _Follower(Follower):
     def clip(self, node: OnnxNode) -> Made | None:
         bounds = {}
         for name, attribute, place in (("a", "min", 1), ("b", "max", 2)):
-            given, told = input_of(node, place), node.attributes.get(attribute)
-            if not given and not isinstance(told, float):
+            given, value = input_of(node, place), node.attributes.get(attribute)
+            if not given and not isinstance(value, float):
                 return None
-            bounds[name] = self.value(given) if given else Value(constant=told if isinstance(told, float) else None)
+            bounds[name] = self.value(given) if given else Value(constant=value if isinstance(value, float) else None)
         return "clamp", {"x": self.value(node.inputs[0]), **bounds}
 
     def softmax(self, node: OnnxNode) -> Made | None:
@@ -212,7 +212,7 @@ class _Follower(Follower):
             return None
         defaults = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
         given = {name: node.attributes.get(name, default) for name, default in defaults.items()}
-        numbers = {name: Value(constant=told) for name, told in given.items() if isinstance(told, float)}
+        numbers = {name: Value(constant=value) for name, value in given.items() if isinstance(value, float)}
         sizes = integers([1, size, *[1] * (len(source.shape) - 2)])
         return "local_response_normalization", {"input": source, "size": sizes, **numbers}
 
@@ -222,13 +222,13 @@ class _Follower(Follower):
         return ("concat", {**made[1], "axis": Value(constant=axes[0])}) if made and axes else None
 
     def pad(self, node: OnnxNode) -> Made | None:
-        made, told = super().pad(node), node.attributes.get("value")
+        made, value = super().pad(node), node.attributes.get("value")
         if made is None:
             return None
         if input_of(node, 2):
             made[1]["value"] = self.value(node.inputs[2])
-        elif isinstance(told, int | float):
-            made[1]["value"] = Value(constant=told)
+        elif isinstance(value, int | float):
+            made[1]["value"] = Value(constant=value)
         return made
 
     def flatten(self, node: OnnxNode) -> Made | None:

@@ -165,7 +165,7 @@ def inside(slot: Slot, nbytes: int) -> FilePart:
 
 def outside(slot: Slot, location: str, offset: int, nbytes: int) -> FilePart:
     """Return a slot with its items in another file."""
-    told = (("location", location), ("offset", str(offset)), ("length", str(nbytes)))
-    texts = (message(1, key.encode()) + message(2, text.encode()) for key, text in told)
+    entries = (("location", location), ("offset", str(offset)), ("length", str(nbytes)))
+    texts = (message(1, key.encode()) + message(2, text.encode()) for key, text in entries)
     head = b"".join(message(_EXTERNAL_DATA, text) for text in texts)
     return FilePart(head if slot.located else head + located(slot, True).head)

@@ -215,12 +215,12 @@ def _place(source: MessageSource, tensor: TensorProto, items: Items, what: str) 
     """Return file and location of the items; None if they were removed."""
     if all(entry.body == entry.end for entry in tensor.entries):
         return None
-    told = dict(_entry(source, entry) for entry in tensor.entries)
-    if not told.get("location"):
+    entries = dict(_entry(source, entry) for entry in tensor.entries)
+    if not entries.get("location"):
         raise FormatError(f"{what}: its data is in another file, but external_data has no location")
-    length = _decimal(told.get("length", str(items.raw_size)), f"{what}: length")
+    length = _decimal(entries.get("length", str(items.raw_size)), f"{what}: length")
     items.check_size(length, what)
-    return Place(told["location"], _decimal(told.get("offset", "0"), f"{what}: offset"), length)
+    return Place(entries["location"], _decimal(entries.get("offset", "0"), f"{what}: offset"), length)
 
 
 def _entry(source: MessageSource, found: Field) -> tuple[str, str]:

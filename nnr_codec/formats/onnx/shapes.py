@@ -66,8 +66,8 @@ def _grouped(
         parts = [*source.fields(attribute.body, attribute.end)]
         if any(part.number == _ATTRIBUTE_NAME and source.text(part) == "group" for part in parts):
             yield from (_length(found), _length(attribute))
-            told = [part for part in parts if part.number == _INT and part.wire == VARINT]
-            yield from (Other(part.body, part.end, varint(count)) for part in told)
+            numbers = [part for part in parts if part.number == _INT and part.wire == VARINT]
+            yield from (Other(part.body, part.end, varint(count)) for part in numbers)
 
 
 def _declared(source: MessageSource, found: Field, values: Mapping[str, tuple[Shape, Shape]]) -> Iterator[Patch]:

@@ -79,8 +79,8 @@ class NNRMod:
         refuse_masks(message.content)
         if KEY not in message.content:
             return call_next(message, context)
-        told = message.content[KEY]
-        if (version := told.get("version")) != VERSION:
+        instructions = message.content[KEY]
+        if (version := instructions.get("version")) != VERSION:
             raise UnsupportedError(
                 f"the server uses protocol version {version!r}, but NNRMod requires version {VERSION}; "
                 "install the same nnr_codec on both"
@@ -94,8 +94,8 @@ class NNRMod:
             else:
                 models[name] = decode(payload, limits=self._limits, jobs=self._jobs).tensors
                 records[name] = plain_record(models[name])
-        keys = dict(zip(told.get("records", []), told.get("bases", []), strict=True))
-        if not keys.keys() <= models.keys() or ("bases" in told and not keys):
+        keys = dict(zip(instructions.get("records", []), instructions.get("bases", []), strict=True))
+        if not keys.keys() <= models.keys() or ("bases" in instructions and not keys):
             raise FormatError("the server requests updates of models that it did not send")
         content = mapped(message.content, records)
         del content[KEY]
@@ -109,16 +109,18 @@ class NNRMod:
             sent = name if name in keys else next(iter(keys))
             if sent != name and len(keys) > 1:
                 raise EncodeError(f"ArrayRecord {name!r} of the reply is not one of {', '.join(map(repr, keys))}")
-            coded[name] = coded_record(self._encoded(sent, keys[sent], models[sent], record, told, context.state))
+            coded[name] = coded_record(
+                self._encoded(sent, keys[sent], models[sent], record, instructions, context.state)
+            )
         reply.content = mapped(reply.content, coded)
         return reply
 
-    def _encoded(self, name: str, key: str, base: Tensors, record: Any, told: Any, kept: Any) -> bytes:
+    def _encoded(self, name: str, key: str, base: Tensors, record: Any, instructions: Any, kept: Any) -> bytes:
         """Encode the change from the base to an ArrayRecord as an update; store the state for the next
         update in ``kept``."""
-        stateful = "token" in told
-        device_id = told["device_id"] if stateful else 0
-        state = self._state(f"{KEY}.state.{name}", device_id, told["token"], kept) if stateful else None
+        stateful = "token" in instructions
+        device_id = instructions["device_id"] if stateful else 0
+        state = self._state(f"{KEY}.state.{name}", device_id, instructions["token"], kept) if stateful else None
         encoder = UpdateEncoder(
             self._config,
             device_id=device_id,

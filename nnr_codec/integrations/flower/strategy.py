@@ -264,21 +264,21 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         models = {name: self._send(record, server_round) for name, record in content.array_records.items()}
         if not models:
             return
-        told: dict[str, Any] = {"version": VERSION}
+        instructions: dict[str, Any] = {"version": VERSION}
         if train:
-            told |= {"records": [*models], "bases": [sent.base.key for sent in models.values()]}
+            instructions |= {"records": [*models], "bases": [sent.base.key for sent in models.values()]}
             for sent in models.values():
                 self._bases.expect(sent.base, client, server_round)
             if self._stateful:
                 if len(models) > 1:
                     raise ValueError(f"stateful=True requires one ArrayRecord in a message, got {len(models)}")
                 sender = self._senders.setdefault(client, _Sender(len(self._senders)))
-                told |= {"device_id": sender.device_id, "token": sender.token}
+                instructions |= {"device_id": sender.device_id, "token": sender.token}
         for sent in models.values():
             statistics.downlink_raw += sent.base.nbytes
             statistics.downlink_wire += sent.nbytes
         content = mapped(content, {name: sent.wire for name, sent in models.items()})
-        content[KEY] = app.ConfigRecord(told)
+        content[KEY] = app.ConfigRecord(instructions)
         message.content = content
 
     def _restored(self, record: Any) -> dict[str, Array]:
