@@ -77,16 +77,17 @@ def sensitivity(
         The file cannot be read.
     """
     network = _Network(model)
-    weights = {name: array for name, array in network.weights.items() if _mean_square(array) > 0}
-    changes, moments = dict.fromkeys(weights, 0.0), dict[str, _Moments]()
+    errors = {name: _noise(name, array) for name, array in network.weights.items()}
+    errors = {name: noise for name, noise in errors.items() if noise.any()}
+    changes, moments = dict.fromkeys(errors, 0.0), dict[str, _Moments]()
     batches = network.batches(samples)
     for number, batch in enumerate(batches):
         outputs = network.run(batch)
         for use in network.uses:
             rows = use.rows(batch[use.input] if use.input in batch else outputs[use.input])
             moments.setdefault(use.weight, _Moments(use.is_matrix)).add(rows)
-        for name, array in weights.items() if number * network.batch < NOISY else ():
-            changed = network.run(batch | {name: array + _noise(name, array)}, network.outputs)
+        for name, noise in errors.items() if number * network.batch < NOISY else ():
+            changed = network.run(batch | {name: network.weights[name] + noise}, network.outputs)
             changes[name] += sum(_change(outputs[output], changed[output]) for output in network.outputs)
         if progress:
             progress(f"batch {number + 1}", number + 1, len(batches))
@@ -258,9 +259,10 @@ def _patches(x: Numbers, kernel: tuple[int, ...], options: Mapping[str, Any]) ->
 
 
 def _noise(name: str, array: Numbers) -> Numbers:
-    """Return errors of one magnitude and random signs, the same for each batch."""
+    """Return errors with random signs, and magnitudes that keep the signs of all parameters, such as variances."""
     signs = np.random.default_rng(zlib.crc32(name.encode())).integers(0, 2, array.shape, np.int8) * 2 - 1
-    return np.asarray(signs * (NOISE * _mean_square(array) ** 0.5), array.dtype)
+    magnitudes = np.minimum(NOISE * _mean_square(array) ** 0.5, np.abs(array.astype(np.float64)) / 2)
+    return np.asarray(signs * magnitudes, array.dtype)
 
 
 def _change(before: Numbers, after: Numbers) -> float:

@@ -81,6 +81,13 @@ def test_patches_times_weights_are_the_outputs_of_a_convolution(options: dict[st
     assert found == pytest.approx(np.moveaxis(outputs, 1, -1).reshape(-1, 4), abs=1e-5)
 
 
+def test_variances_stay_positive(tmp_path: Path) -> None:
+    nodes = [("BatchNormalization", ["x", "scale", "shift", "mean", "variance"], "y", {})]
+    weights = dict(zip(("scale", "shift", "mean"), floats(3, 3), strict=True)) | {"variance": np.float32([1e-6, 1, 9])}
+    costs, _ = sensitivity(network(tmp_path / "m.onnx", nodes, weights, ["n", 3]), {"x": floats(40, 3)})
+    assert costs.keys() == weights.keys()
+
+
 def test_large_images_give_a_limited_number_of_patches() -> None:
     assert _patches(floats(2, 1, 40, 50), (3, 3), {}).shape == (2 * POSITIONS, 9)
 
