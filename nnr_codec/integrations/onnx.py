@@ -97,10 +97,9 @@ def sensitivity(
             raise EncodeError(f"the outputs of the model are not finite; tensor {name!r} has no cost", tensor=name)
         if change:
             shares = moments[name].shares() if name in moments else np.ones(())
-            cost = change / (NOISE**2 * _mean_square(weights[name]))
-            found[name] = np.array(
-                np.broadcast_to(cost * shares, weights[name].shape if shares.ndim else ()), np.float32
-            )
+            shape = errors[name].shape if shares.ndim else ()
+            cost = change / _mean_square(errors[name])
+            found[name] = np.array(np.broadcast_to(cost * shares, shape), np.float32)
     return found, {name: one.mean() for name, one in moments.items() if one.is_matrix}
 
 
