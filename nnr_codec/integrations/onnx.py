@@ -98,7 +98,7 @@ def sensitivity(
         if change:
             shares = moments[name].shares() if name in moments else np.ones(())
             shape = errors[name].shape if shares.ndim else ()
-            cost = change / _mean_square(errors[name])
+            cost = change / (_mean_square(errors[name]) * errors[name].size)
             found[name] = np.array(np.broadcast_to(cost * shares, shape), np.float32)
     return found, {name: one.mean() for name, one in moments.items() if one.is_matrix}
 

@@ -57,8 +57,8 @@ def test_linear_layers_have_the_costs_of_their_inputs(tmp_path: Path) -> None:
     hidden = (x @ weights["w"].T).astype(np.float64)
     assert costs["w"].shape == () and costs["v"].shape == (6, 30)
     assert costs["v"] / costs["v"].mean() == pytest.approx(np.tile((hidden**2).mean(0) / (hidden**2).mean(), (30, 1)).T)
-    through = np.square(x[:64]).mean() * np.square(weights["v"]).mean()  # squared derivatives of an output
-    assert costs["w"] / costs["v"].mean() == pytest.approx(through * 6 / np.square(hidden[:64]).mean(), rel=0.35)
+    through = np.square(x[:64]).mean() * np.square(weights["v"]).mean()  # mean squared derivative of an output
+    assert costs["w"] / costs["v"].mean() == pytest.approx(30 * through / np.square(hidden[:64]).mean(), rel=0.35)
 
 
 @pytest.mark.parametrize(
