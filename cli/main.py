@@ -26,6 +26,7 @@ from . import errors
 COMMANDS = (
     "encode",
     "decode",
+    "calibrate",
     "extract",
     "ls",
     "formats",

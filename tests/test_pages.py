@@ -103,6 +103,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "model.onnx").write_bytes(net.data())
     x = np.random.default_rng(1).random((40, 1, 8, 8), np.float32)
     np.savez(folder / "test.npz", x=x, y=np.arange(40) % 10)
+    np.savez(folder / "samples.npz", input=x)
     tensors = {"w": WEIGHT, "v": LARGE}
     nnr.save(Model(tensors), folder / "model.safetensors")
     shards = {name: f"model-0000{k}-of-00002.safetensors" for k, name in enumerate(tensors, 1)}
@@ -227,7 +228,7 @@ def test_blocks(page: Path, names: dict[str, Any], capsys: pytest.CaptureFixture
                     continue
                 assert words[0] == "nnr", line
                 package = next((absent[word] for word in words if word in absent), "")
-                if "python evaluate.py" in words and not find_spec("onnxruntime"):
+                if {"python evaluate.py", "calibrate"} & {*words} and not find_spec("onnxruntime"):
                     package = "onnxruntime"
                 if package:
                     absent |= dict.fromkeys(
