@@ -52,7 +52,7 @@ Row = dict[str, Any]
 
 EVAL = Path(__file__).parents[2] / "shared" / "eval"
 RESULTS = Path(__file__).parent / "results" / "weight_updates.jsonl"
-RATES, STEPS = (1e-6, 3e-6, 1e-5), (1, 10, 100)
+RATES, STEPS = (1e-5, 3e-6, 1e-6), (1, 10, 100)
 #: Number of steps before a measured step whose weights are kept for the study of contexts.
 HISTORY = 4
 #: Steps for one full model, whose share is added to the bits of each update.
@@ -525,7 +525,7 @@ def anchors(model: Tensors) -> dict[str, int]:
 
 def rows(trainings: Sequence[Training], folder: Path, done: Container[tuple[Any, ...]], quick: bool) -> Iterator[Row]:
     """Yield a row for the anchors of each training, and for each update."""
-    rates, steps = (RATES[-1:], (1, HISTORY + 2)) if quick else (RATES, STEPS)
+    rates, steps = (RATES[:1], (1, HISTORY + 2)) if quick else (RATES, STEPS)
     for training in trainings:
         if ("anchor", training.name) not in done:
             yield {
