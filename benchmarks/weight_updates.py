@@ -411,13 +411,11 @@ def apply_planes(base: Patterns, count: int, data: Bytes) -> Patterns:
 PEERS = {
     "gaps32": Peer(gaps_32, apply_gaps_32, 0),
     "gaps32 zstd -3": Peer(gaps_32, apply_gaps_32, 3),
-    "gaps32 zstd -19": Peer(gaps_32, apply_gaps_32, 19),
     "varint zstd -3": Peer(gaps_varint, apply_gaps_varint, 3),
     "varint zstd -19": Peer(gaps_varint, apply_gaps_varint, 19),
     "steps zstd -3": Peer(gaps_steps, apply_gaps_steps, 3),
     "steps zstd -19": Peer(gaps_steps, apply_gaps_steps, 19),
     "xor zstd -3": Peer(xor, apply_xor, 3),
-    "xor zstd -19": Peer(xor, apply_xor, 19),
     "planes zstd -3": Peer(planes, apply_planes, 3),
     "planes zstd -19": Peer(planes, apply_planes, 19),
 }
@@ -514,16 +512,23 @@ def measured(base: Tensors, new: Tensors, repetitions: int) -> Row:
 
 
 def anchors(model: Tensors) -> dict[str, int]:
-    """Return the bytes of a whole model: losslessly by ours, as byte planes for each level of zstd."""
+    """Return the bytes of a whole model: losslessly by ours, as byte planes with zstd -3, and as it is."""
     import zstandard
 
     patterns = flat(model)
-    halves = np.ascontiguousarray(patterns.view(np.uint8).reshape(-1, 2).T).tobytes()
-    levels = {str(level): len(zstandard.ZstdCompressor(level=level).compress(halves)) for level in (3, 19)}
-    return {"ours": len(nnr.encode(model, exact=True)), "0": patterns.nbytes, **levels}
+    halves = np.ascontiguousarray(patterns.view(np.uint8).reshape(-1, 2).T)
+    compressed = zstandard.ZstdCompressor(level=3).compress(halves.tobytes())
+    return {"ours": len(nnr.encode(model, exact=True)), "planes zstd -3": len(compressed), "raw": patterns.nbytes}
 
 
-def rows(trainings: Sequence[Training], folder: Path, done: Container[tuple[Any, ...]], quick: bool) -> Iterator[Row]:
+def rows(
+    trainings: Sequence[Training],
+    folder: Path,
+    done: Container[tuple[Any, ...]],
+    repetitions: int,
+    *,
+    quick: bool = False,
+) -> Iterator[Row]:
     """Yield a row for the anchors of each training, and for each update."""
     rates, steps = (RATES[:1], (1, HISTORY + 2)) if quick else (RATES, STEPS)
     for training in trainings:
@@ -537,7 +542,7 @@ def rows(trainings: Sequence[Training], folder: Path, done: Container[tuple[Any,
             if ("update", training.name, rate, step) in done:
                 continue
             weights = Checkpoints(folder, training, rate, steps)
-            row = measured(weights[step - 1], weights[step], 1 if quick else 3)
+            row = measured(weights[step - 1], weights[step], repetitions)
             yield {"row": "update", "training": training.name, "rate": rate, "step": step, **row}
 
 
@@ -603,6 +608,7 @@ def main() -> None:
         help="folder of the weights (2 GB)",
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="file to which rows are appended")
+    parser.add_argument("--repetitions", type=int, default=3, help="repetitions of each coding except zstd -19")
     parser.add_argument("--only", default="", help="measure only trainings whose name contains this text")
     parser.add_argument("--table", type=Path, metavar="RESULTS.jsonl", help="print tables of earlier results")
     arguments = parser.parse_args()
@@ -611,16 +617,17 @@ def main() -> None:
         return
     if arguments.quick:
         with tempfile.TemporaryDirectory() as folder:
-            for row in rows([characters(48, 1, 20)], Path(folder), (), quick=True):
+            for row in rows([characters(48, 1, 20)], Path(folder), (), 1, quick=True):
                 print(json.dumps(row), flush=True)
         return
     found = arguments.output.read_text("utf-8").splitlines() if arguments.output.exists() else []
+    done = {key(json.loads(line)) for line in found}
     trainings = [training for training in (characters(), minilm()) if arguments.only in training.name]
     facts = {
         "machine": machine({}),
         "command": shlex.join(["python", "-m", "benchmarks.weight_updates", *sys.argv[1:]]),
     }
-    for row in rows(trainings, arguments.cache, {key(json.loads(line)) for line in found}, quick=False):
+    for row in rows(trainings, arguments.cache, done, arguments.repetitions):
         with arguments.output.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**row, **facts}) + "\n")
 
