@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
@@ -523,27 +524,22 @@ def anchors(model: Tensors) -> dict[str, int]:
 
 def rows(
     trainings: Sequence[Training],
-    folder: Path,
-    done: Container[tuple[Any, ...]],
+    cache: Path,
+    rates: Sequence[float],
+    steps: Sequence[int],
     repetitions: int,
-    *,
-    quick: bool = False,
+    only: Callable[..., bool],
 ) -> Iterator[Row]:
-    """Yield a row for the anchors of each training, and for each update."""
-    rates, steps = (RATES[:1], (1, HISTORY + 2)) if quick else (RATES, STEPS)
+    """Yield a row for the anchors of each training, and for each update, if ``only`` accepts its key."""
     for training in trainings:
-        if ("anchor", training.name) not in done:
-            yield {
-                "row": "anchor",
-                "training": training.name,
-                "bytes": anchors(Checkpoints(folder, training, rates[0], steps)[0]),
-            }
+        if only("anchor", training.name):
+            model = Checkpoints(cache, training, rates[0], steps)[0]
+            yield {"row": "anchor", "training": training.name, "bytes": anchors(model)}
         for rate, step in product(rates, steps):
-            if ("update", training.name, rate, step) in done:
-                continue
-            weights = Checkpoints(folder, training, rate, steps)
-            row = measured(weights[step - 1], weights[step], repetitions)
-            yield {"row": "update", "training": training.name, "rate": rate, "step": step, **row}
+            if only("update", training.name, rate, step):
+                weights = Checkpoints(cache, training, rate, steps)
+                row = measured(weights[step - 1], weights[step], repetitions)
+                yield {"row": "update", "training": training.name, "rate": rate, "step": step, **row}
 
 
 def key(row: Row) -> tuple[Any, ...]:
@@ -609,7 +605,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="file to which rows are appended")
     parser.add_argument("--repetitions", type=int, default=3, help="repetitions of each coding except zstd -19")
-    parser.add_argument("--only", default="", help="measure only trainings whose name contains this text")
+    parser.add_argument("--only", default="*", help="pattern of rows to measure, such as 'update MiniLM 1e-05 100'")
     parser.add_argument("--table", type=Path, metavar="RESULTS.jsonl", help="print tables of earlier results")
     arguments = parser.parse_args()
     if arguments.table:
@@ -617,17 +613,20 @@ def main() -> None:
         return
     if arguments.quick:
         with tempfile.TemporaryDirectory() as folder:
-            for row in rows([characters(48, 1, 20)], Path(folder), (), 1, quick=True):
+            for row in rows([characters(48, 1, 20)], Path(folder), RATES[:1], (1, HISTORY + 2), 1, lambda *key: True):
                 print(json.dumps(row), flush=True)
         return
     found = arguments.output.read_text("utf-8").splitlines() if arguments.output.exists() else []
     done = {key(json.loads(line)) for line in found}
-    trainings = [training for training in (characters(), minilm()) if arguments.only in training.name]
+
+    def wanted(*key: Any) -> bool:
+        return key not in done and fnmatch(" ".join(map(str, key)), arguments.only)
+
     facts = {
         "machine": machine({}),
         "command": shlex.join(["python", "-m", "benchmarks.weight_updates", *sys.argv[1:]]),
     }
-    for row in rows(trainings, arguments.cache, done, arguments.repetitions):
+    for row in rows((characters(), minilm()), arguments.cache, RATES, STEPS, arguments.repetitions, wanted):
         with arguments.output.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**row, **facts}) + "\n")
 
