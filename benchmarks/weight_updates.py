@@ -21,16 +21,17 @@ import argparse
 import csv
 import hashlib
 import json
+import math
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
 from importlib.util import find_spec
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -522,6 +523,75 @@ def anchors(model: Tensors) -> dict[str, int]:
     return {"ours": len(nnr.encode(model, exact=True)), "planes zstd -3": len(compressed), "raw": patterns.nbytes}
 
 
+# ------------------------------------------------------------------------------------------------ contexts
+def adaptive(zeros: Integers, ones: Integers) -> float:
+    """Return the bits of adaptive binary codes (Krichevsky-Trofimov estimator) for numbers of zeros and ones."""
+    lgamma = np.vectorize(math.lgamma, otypes=[np.float64])
+    logs = lgamma(zeros + 0.5) + lgamma(ones + 0.5) - lgamma(zeros + ones + 1.0) - 2 * math.lgamma(0.5)
+    return -float(logs.sum()) / math.log(2)
+
+
+def cost(steps: Integers, *parts: Integers) -> float:
+    """Return the bits of steps, coded as a zero flag, a sign and a unary magnitude in contexts given by ``parts``."""
+    contexts = np.zeros(steps.size, np.int64)
+    for part in parts:
+        contexts = contexts * (int(part.max()) + 1) + part
+    contexts = np.unique(contexts, return_inverse=True)[1]
+
+    def bits(ones: npt.NDArray[np.bool_]) -> float:
+        counts = np.bincount(contexts[ones], minlength=int(contexts.max(initial=0)) + 1)
+        return adaptive(np.bincount(contexts, minlength=len(counts)) - counts, counts)
+
+    total, magnitude, bound = bits(steps != 0), 1, 6
+    contexts, steps = contexts[steps != 0], steps[steps != 0]
+    total += bits(steps > 0)
+    while len(steps) and magnitude < bound:
+        larger = abs(steps) > magnitude
+        total += bits(larger)
+        contexts, steps, magnitude = contexts[larger], steps[larger], magnitude + 1
+    return total + float((2 * np.floor(np.log2(abs(steps) - bound + 1.0)) + 1).sum())
+
+
+def activity(steps: Integers, axis: int) -> Integers:
+    """Return the number of changes in the row (axis 1) or column (axis 0) of each item, in logarithmic classes."""
+    changes = np.count_nonzero(steps, axis, keepdims=True)
+    return np.broadcast_to(np.log2(changes + 1).astype(np.int64), steps.shape).reshape(-1)
+
+
+def contexts(versions: Sequence[Tensors]) -> Row:
+    """Return the bits for each weight of the last update with the exponents of the base as contexts, and with others.
+
+    Parameters
+    ----------
+    versions : sequence
+        Models in ascending order; the last two are the base and the new model.
+    """
+    totals: dict[str, float] = {}
+    for name, new in versions[-1].items():
+        patterns = [version[name].view(np.uint16).reshape(-1) for version in versions]
+        updates = [ranks(after) - ranks(before) for before, after in pairwise(patterns)]
+        steps, base, flat_shape = updates[-1], patterns[-2], (len(new), -1)
+        last, second, third = [*updates[-2::-1], *[np.zeros_like(steps)] * 3][:3]
+        exponents, sign = base >> 7 & 255, np.sign(last) + 1
+        tried: dict[str, Sequence[Integers]] = {
+            "exponent": (),
+            "1 bit of the mantissa": (base >> 6 & 1,),
+            "2 bits of the mantissa": (base >> 5 & 3,),
+            "3 bits of the mantissa": (base >> 4 & 7,),
+            "changed in the last update": (last != 0,),
+            "sign of the last update": (sign,),
+            "signs of the last 2 updates": (sign, np.sign(second) + 1),
+            "signs of the last 3 updates": (sign, np.sign(second) + 1, np.sign(third) + 1),
+            "last update, up to 3": (np.clip(last, -3, 3) + 3,),
+            "changes in the row": (activity(last.reshape(flat_shape), 1),),
+            "changes in the column": (activity(last.reshape(flat_shape), 0),),
+        }
+        for key, parts in tried.items():
+            totals[key] = totals.get(key, 0) + cost(steps, exponents, *parts)
+    weights = sum(tensor.size for tensor in versions[-1].values())
+    return {key: round(total / weights, 6) for key, total in totals.items()}
+
+
 def rows(
     trainings: Sequence[Training],
     cache: Path,
@@ -530,7 +600,7 @@ def rows(
     repetitions: int,
     only: Callable[..., bool],
 ) -> Iterator[Row]:
-    """Yield a row for the anchors of each training, and for each update, if ``only`` accepts its key."""
+    """Yield rows for anchors of each training, and for sizes and contexts of its updates, if ``only`` accepts them."""
     for training in trainings:
         if only("anchor", training.name):
             model = Checkpoints(cache, training, rates[0], steps)[0]
@@ -540,6 +610,10 @@ def rows(
                 weights = Checkpoints(cache, training, rate, steps)
                 row = measured(weights[step - 1], weights[step], repetitions)
                 yield {"row": "update", "training": training.name, "rate": rate, "step": step, **row}
+            if only("contexts", training.name, rate, step):
+                weights = Checkpoints(cache, training, rate, steps)
+                bits = contexts([weights[k] for k in range(max(step - HISTORY, 0), step + 1)])
+                yield {"row": "contexts", "training": training.name, "rate": rate, "step": step, "bits": bits}
 
 
 def key(row: Row) -> tuple[Any, ...]:
@@ -548,25 +622,34 @@ def key(row: Row) -> tuple[Any, ...]:
 
 
 # ------------------------------------------------------------------------------------------------ tables
+#: Peers in the table of sizes.
+SHOWN = (
+    "gaps32",
+    "gaps32 zstd -3",
+    "varint zstd -3",
+    "varint zstd -19",
+    "xor zstd -3",
+    "planes zstd -19",
+    "steps zstd -19",
+)
+
+
+def title(row: Row) -> str:
+    """Return the training, rate and step of a row."""
+    rate = f"{row['rate']:.0e}".replace("e-0", "e-")
+    return f"{row['training']}, {rate}, {row['step']}"
+
+
 def sizes(rows: list[Row]) -> Iterator[str]:
     """Yield the sizes in bits for each weight as Markdown."""
-    shown = {"in order": "in order", **{name: name for name in PEERS if "-3" not in name}}
-    yield f"| training, rate | step | changed | ours | {' | '.join(shown)} | entropy | of peers | of in order |"
-    yield f"|---|---:|---:|{'---:|' * (len(shown) + 4)}"
+    columns = ("changed", "ours", "in order", *SHOWN, "entropy", "of best peer", "of in order")
+    yield f"| training, rate, step | {' | '.join(columns)} |"
+    yield f"|---|{'---:|' * len(columns)}"
     for row in rows:
         bits = {name: 8 * size / row["weights"] for name, size in row["bytes"].items()}
-        best = min(PEERS, key=lambda name: bits[name])
-        cells = [
-            f"{row['training']}, {row['rate']:.0e}".replace("e-0", "e-"),
-            f"{row['step']}",
-            f"{row['changed']:.2%}",
-        ]
-        cells += [
-            f"**{bits['ours']:.4f}**",
-            *(f"{bits[name]:.4f}" for name in shown),
-            f"{row['entropy']['of tensors']:.4f}",
-        ]
-        cells += [f"{bits['ours'] / bits[best]:.2f}", f"{bits['ours'] / bits['in order']:.2f}"]
+        cells = [title(row), f"{row['changed']:.2%}", *(f"{bits[name]:.4f}" for name in ("ours", "in order", *SHOWN))]
+        cells += [f"{row['entropy']['of tensors']:.4f}"]
+        cells += [f"{bits['ours'] / bits[best]:.2f}" for best in (min(PEERS, key=bits.__getitem__), "in order")]
         yield f"| {' | '.join(cells)} |"
 
 
@@ -579,17 +662,26 @@ def speeds(rows: list[Row]) -> Iterator[str]:
         yield f"| {name} | {means[0]:.0f} | {means[1]:.0f} |"
 
 
+def gains(rows: list[Row]) -> Iterator[str]:
+    """Yield the bits with other contexts relative to the exponent alone as Markdown."""
+    yield f"| in addition to the exponent | {' | '.join(map(title, rows))} |"
+    yield f"|---|{'---:|' * len(rows)}"
+    for name in rows[0]["bits"]:
+        ratios = (f"{row['bits'][name] / row['bits']['exponent']:.3f}" for row in rows)
+        yield f"| {name} | {' | '.join(ratios)} |"
+
+
 def tables(rows: list[Row]) -> str:
     """Return rows as Markdown."""
-    updates = [row for row in rows if row["row"] == "update"]
-    lines = [*sizes(updates), "", *speeds(updates), ""]
-    for row in rows:
-        if row["row"] == "anchor":
-            weights = next(one["weights"] for one in updates if one["training"] == row["training"])
-            shares = (f"{name} {8 * size / weights / ANCHOR:.4f}" for name, size in row["bytes"].items())
-            lines.append(
-                f"A model in {ANCHOR} steps, {row['training']}, bits for each weight and step: {', '.join(shares)}"
-            )
+    rows = sorted(rows, key=lambda row: (row["training"], row.get("rate", 0), row.get("step", 0)))
+    kinds = {kind: [row for row in rows if row["row"] == kind] for kind in ("anchor", "update", "contexts")}
+    lines: list[str] = []
+    for kind, table in (("update", sizes), ("update", speeds), ("contexts", gains)):
+        if kinds[kind]:
+            lines += [*table(kinds[kind]), ""]
+    for row in kinds["anchor"]:
+        shares = (f"{name} {16 * size / row['bytes']['raw'] / ANCHOR:.4f}" for name, size in row["bytes"].items())
+        lines.append(f"Share of a model in {ANCHOR} steps, {row['training']}, bits per weight: {', '.join(shares)}")
     return "\n".join(lines)
 
 
