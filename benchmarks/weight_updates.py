@@ -623,15 +623,7 @@ def key(row: Row) -> tuple[Any, ...]:
 
 # ------------------------------------------------------------------------------------------------ tables
 #: Peers in the table of sizes.
-SHOWN = (
-    "gaps32",
-    "gaps32 zstd -3",
-    "varint zstd -3",
-    "varint zstd -19",
-    "xor zstd -3",
-    "planes zstd -19",
-    "steps zstd -19",
-)
+SHOWN = ("gaps32", "gaps32 zstd -3", "varint zstd -19", "planes zstd -19", "steps zstd -19")
 
 
 def title(row: Row) -> str:
