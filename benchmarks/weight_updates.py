@@ -12,6 +12,9 @@ The updates lead from the weights before steps 1, 10 and 100 to the weights afte
 array and send no names. They send the number of changes and the SHA-256 digest of the base, which they also verify, as
 nnr_codec does. Every update is applied and compared bit for bit.
 
+Rows "contexts" estimate the size with contexts in addition to the exponent: bits per weight of an ideal adaptive code
+of each tensor. The last updates are the ones that led to the base.
+
 The folder --cache keeps the weights of all needed steps. Rows already in the file --output are not measured again.
 """
 
