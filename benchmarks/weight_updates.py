@@ -65,7 +65,7 @@ ANCHOR = 100
 HEADS = 12
 #: Sequences and tokens of a batch of characters; pairs and tokens of a batch of sentences.
 BATCH, LENGTH, PAIRS, TOKENS = 8, 64, 6, 32
-#: Number of the first step of pretraining, so that its batches are others.
+#: Number of the first step of pretraining, so that its batches differ from later ones.
 FIRST = 10_000
 
 
