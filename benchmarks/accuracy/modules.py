@@ -112,7 +112,7 @@ class SqueezeNet(nn.Module):
         self.conv1 = nn.Conv2d(3, 96, 7, 2)
         for k, (inputs, squeezed) in enumerate(self.FIRES, 2):
             self.add_module(f"fire{k}", _Fire(inputs, squeezed))
-        self.conv_final = nn.Conv2d(512, 1000, 1)
+        self.conv_final = nn.Conv2d(512, 1000, 1, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         x = functional.relu(self.conv1(x))
