@@ -309,7 +309,7 @@ def character_transformer(cache: Path, samples: int) -> Network:
     train, test, characters = data.text()
 
     def fit(module: nn.Module) -> None:
-        _fit(module, train[:, :-1], train[:, 1:], 4, 64, torch.from_numpy, False)
+        _fit(module, train[:, :-1], train[:, 1:], 3, 64, torch.from_numpy, False)
 
     make = partial(modules.CharacterTransformer, characters, data.WINDOW)
     module = _trained(cache, "character transformer", make, fit)
@@ -339,9 +339,9 @@ NETWORKS: dict[str, Callable[[Path, int], Network]] = {
     "digits perceptron": perceptron,
     "ResNet-8": resnet8,
     "ResNet-20": partial(resnet, 3),
-    "plain CNN": partial(_trained_on_cifar, "plain CNN", modules.plain_cnn, 8),
-    "mobile CNN": partial(_trained_on_cifar, "mobile CNN", modules.mobile_cnn, 8),
-    "vision transformer": partial(_trained_on_cifar, "vision transformer", modules.VisionTransformer, 8),
+    "plain CNN": partial(_trained_on_cifar, "plain CNN", modules.plain_cnn, 6),
+    "mobile CNN": partial(_trained_on_cifar, "mobile CNN", modules.mobile_cnn, 5),
+    "vision transformer": partial(_trained_on_cifar, "vision transformer", modules.VisionTransformer, 6),
     "character transformer": character_transformer,
     "MiniLM-L6": minilm,
     "SqueezeNet": squeezenet,
