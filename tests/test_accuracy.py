@@ -15,7 +15,8 @@ import pytest
 from .shared import needs_shared
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, needs_shared]
-for _package in ("torch", "sklearn", "PIL", "gguf", "zstandard", "ml_dtypes"):
+pytest.importorskip("torch", reason="the package torch (extra 'torch') is not installed")
+for _package in ("sklearn", "PIL", "gguf", "zstandard", "ml_dtypes"):
     pytest.importorskip(_package)
 
 ROOT = Path(__file__).resolve().parents[1]
