@@ -76,7 +76,7 @@ def measure(table: Table, curve: Curve, quick: bool) -> None:
     falls: dict[Any, float] = {}
     for setting in curve.grid[:: len(curve.grid) // FEW or 1] if quick else curve.grid:
         falls[setting] = row(setting)["fall"]
-        if falls[setting] > LIMIT and curve.middle:
+        if falls[setting] > LIMIT:
             break
     for budget in BUDGETS if curve.middle and not quick else ():
         for _ in range(REFINEMENTS):

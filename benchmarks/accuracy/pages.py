@@ -120,7 +120,7 @@ def _settings(results: Results) -> list[str]:
 def _change(row: Row) -> str:
     """Return the change of a score and half the length of its interval."""
     low, high = row["fall_interval"]
-    change = f"{-row['fall']:+.2f}".replace("-", MINUS)
+    change = f"{0 - row['fall']:+.2f}".replace("-", MINUS)
     return f"{change} ± {(high - low) / 2:.2f}"
 
 
@@ -144,7 +144,9 @@ def _means(results: Results) -> list[str]:
             ratios = results.ratios(method, budget, reference)
             cells.append(f"{geometric_mean(ratios):.3f} ({len(ratios)})" if ratios else "")
         rows.append(cells)
-    return _lines(["method", *(f"{reference}, {budget:g} points" for reference, budget in columns)], rows)
+    return _lines(
+        ["method", *(f"{reference}, {budget:g} point{'s' * (budget != 1)}" for reference, budget in columns)], rows
+    )
 
 
 # ------------------------------------------------------------------------------------------------ charts
