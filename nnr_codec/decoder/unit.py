@@ -41,6 +41,8 @@ LANE_SEGMENT = 1 << 14
 LANES = lane_engines()
 #: Number of jobs for lanes that take as long together as one of them, and for which lanes are worth their overhead.
 TOGETHER = {"avx512": 7, "avx2": 10}[LANES[0]] if LANES else 0
+#: Levels for each bit of the payload from which scalar code is faster than lanes: it decodes runs of zeros in leaps.
+SPARSE = 5
 
 Piece = Callable[[], None]
 
@@ -217,6 +219,8 @@ class UnitDecoder:
         try:
             self._begin()
             k = max(range(len(task.parts)), key=lambda k: self._syntaxes[k].size)
+            if self._syntaxes[k].size > SPARSE * 8 * len(task.payload):
+                return []
             for before in range(k):
                 self._whole(before)
             self._in_lanes = self._lanes(k, range(task.parts[k].dims[0]))
