@@ -1,9 +1,9 @@
-"""Speed of lossless updates by the share of changed weights: ``python -m benchmarks.update_speed [--before CHECKOUT]``.
+"""Speed of lossless updates by the share of changed weights: ``python -m benchmarks.update_speed``.
 
-Prints JSON lines. Two models differ in a share of their weights. bfloat16 and float16: rounded float32 weights before and
-after one small step, so that small weights change more often. float32: a random part of the weights takes the step.
+Prints JSON lines. Two models differ in a share of their weights. bfloat16 and float16: rounded float32 weights before
+and after one small step, so that small weights change more often. float32: a random part of the weights takes the step.
 
-CPU times of one thread are medians of turns. The programs take turns, in processes of their own: this checkout, and with
+CPU times of one thread are medians of turns. Programs take turns, in processes of their own: this checkout, and with
 ``--before`` another one that is built. In each turn, a worker also runs two peers: zstd -3 of the positions of changed
 weights, as gaps in varints, with their differences; and a copy of the weights. ``check=False`` leaves out the SHA-256
 of the base, which encode and apply include.
@@ -137,7 +137,8 @@ class Worker:
 
     def ask(self, *question: object) -> Row:
         """Return the next answer; a question begins other work."""
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         print(json.dumps(question), file=self._process.stdin, flush=True)
         answer: Row = json.loads(self._process.stdout.readline())
         return answer
@@ -172,7 +173,7 @@ def table(rows: list[Row]) -> Iterator[str]:
         size, now, before = row["sizes"]["now"], row["MB/s"]["now"], row["MB/s"].get("before")
         count = size["changed"] * size["nbytes"] / STORED_TYPES[row["type"]].itemsize
         cells = [row["type"], f"{100 * size['changed']:.1f} %", f"{8 * size['update'] / count:.1f}"]
-        cells += [f"{now[call]}" + (f" ({now[call] / before[call]:.1f} ×)" if before else "") for call in calls]
+        cells += [f"{now[call]}" + (f" ({now[call] / before[call]:.1f}x)" if before else "") for call in calls]
         cells.append(f"{8 * size['zstd'] / count:.1f}, {now['encode, zstd']}, {now['apply, zstd']}")
         yield f"| {' | '.join([*cells, str(now['identity']), str(now['copy'])])} |"
 

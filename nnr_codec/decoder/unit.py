@@ -141,6 +141,7 @@ class _Target:
         if len(self.segments) > 1 or task.out is not None:
             self.values = task.result(_shifted([len(rows), *self._dims], shift))
         self.levels = np.empty((len(rows), *self._dims), np.int32) if keep_levels else None
+        self._is_direct = task.has_levels and not shift and not keep_levels
         self._failures: dict[int, BitstreamError] = {}
 
     def buffer(self) -> Levels:
@@ -153,6 +154,9 @@ class _Target:
         A level that cannot be scaled is reported only after the payload was found valid (:meth:`rec`).
         """
         start, stop = row - self.first, min(row + self.segments.step, self._stop) - self.first
+        if self._is_direct and self.values is not None:
+            reader.read(self.values[start:stop].reshape(-1))
+            return
         levels = buffer[: stop - start] if self.levels is None else self.levels[start:stop]
         reader.read(levels.reshape(-1))
         try:
