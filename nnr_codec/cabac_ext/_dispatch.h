@@ -9,6 +9,13 @@
 #define NNR_INLINE static inline __attribute__((always_inline))
 #endif
 
+/* Fetches data to the cache; the address need not be valid. */
+#if defined(__GNUC__) || defined(__clang__)
+#define NNR_PREFETCH(address) __builtin_prefetch(address)
+#else
+#define NNR_PREFETCH(address) ((void)(address))
+#endif
+
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__)
 #include <immintrin.h>
 #define NNR_HAVE_AVX2 1

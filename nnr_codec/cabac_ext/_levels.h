@@ -7,7 +7,9 @@
      for a state.
    - A bin that controls the program flow is decoded with the branch that depends on it. The sign is unpredictable and
      is decoded without a branch.
-   - One division decodes all bypass bins of a level. */
+   - One division decodes all bypass bins of a level.
+   - In a run of zeros, leaps code 8 levels at once. Tables have the states and IvlCurrRange after 8 more probable bins
+     of one ivlLpsRange. All 8 bins are more probable ones if IvlOffset is below the last, smallest interval. */
 #ifndef NNR_LEVELS_H
 #define NNR_LEVELS_H
 
@@ -89,6 +91,9 @@ typedef struct {
 static NnrNext NNR_NEXT0[4][256];
 static NnrNext NNR_NEXT1[3][4096];
 static uint64_t NNR_LPS_ROWS[64]; /* ivlLpsRange for the 8 ranges, by (16 * pStateIdx0 + pStateIdx1 + 4096) >> 7 */
+static uint16_t NNR_LEAP0[4][256]; /* q0 after a leap, by shift0 and q0 / 2 */
+static uint16_t NNR_LEAP1[3][4096]; /* q1 after a leap, by shift1 - 4 and q1 */
+static uint16_t NNR_LEAP_RANGES[32][256]; /* IvlCurrRange after a leap; from bit 9 on, how often it has been doubled */
 static uint64_t NNR_RECIPROCALS[256]; /* 2^40 / IvlCurrRange, rounded up: quotients of numbers below 2^31 are exact */
 
 /* Return the entry of transitionTable for a state (10.3.4.3.2.2). Division by 2^bits rounds down, also below 0. */
@@ -97,10 +102,18 @@ static int nnr_step(int p, int bits)
     return NNR_TRANSITION[16 + (p >= 0 ? p >> bits : -((-p + (1 << bits) - 1) >> bits))];
 }
 
+/* Return 16 * pStateIdx0 + pStateIdx1 + 4096. Bit 12 is the more probable bin. */
+NNR_INLINE uint32_t nnr_sum(uint32_t q0, uint32_t q1) { return 8 * q0 + q1; }
+
+NNR_INLINE uint32_t nnr_lps(uint32_t range, uint64_t row) { return (uint32_t)(row >> ((range >> 2) & 0x38)) & 0xff; }
+
+/* Bins 0 that a leap codes at once; at most 8, so that the doublings of IvlCurrRange fit the window and `low`. */
+#define NNR_LEAP 8
+
 /* Fill the tables. Call it before all other functions of this file. */
 static void nnr_prepare(void)
 {
-    int shift, p, row, k;
+    int shift, p, row, k, i;
     for (p = -127; p < 128; p++)
         for (shift = 0; shift < 4; shift++) {
             NNR_NEXT0[shift][p + 128][0] = (uint16_t)(2 * (p + 128 - (nnr_step(-p, 3) >> (4 + shift))));
@@ -112,16 +125,32 @@ static void nnr_prepare(void)
             NNR_NEXT1[shift - 4][p + 2048][1] = (uint16_t)(p + 2048 + (nnr_step(p, 7) >> shift));
         }
     for (k = 0; k < 256; k++)
+        for (shift = 0; shift < 4; shift++) {
+            for (p = 2 * k, i = 0; i < NNR_LEAP; i++)
+                p = NNR_NEXT0[shift][p >> 1][0];
+            NNR_LEAP0[shift][k] = (uint16_t)p;
+        }
+    for (k = 0; k < 4096; k++)
+        for (shift = 0; shift < 3; shift++) {
+            for (p = k, i = 0; i < NNR_LEAP; i++)
+                p = NNR_NEXT1[shift][p][0];
+            NNR_LEAP1[shift][k] = (uint16_t)p;
+        }
+    for (k = 0; k < 256; k++)
         NNR_RECIPROCALS[k] = ((uint64_t)1 << 40) / (256 + k) + 1;
     for (row = 1; row < 64; row++)
         for (k = 0; k < 8; k++)
             NNR_LPS_ROWS[row] |= (uint64_t)NNR_RLPS[32 * k + (row < 32 ? 32 - row : row - 32)] << (8 * k);
+    for (row = 1; row < 32; row++)
+        for (k = 0; k < 256; k++) {
+            for (p = 256 + k, shift = i = 0; i < NNR_LEAP; i++) {
+                p -= (int)nnr_lps((uint32_t)p, NNR_LPS_ROWS[row]);
+                shift += p < 256;
+                p <<= p < 256;
+            }
+            NNR_LEAP_RANGES[row][k] = (uint16_t)(p | shift << 9);
+        }
 }
-
-/* Return 16 * pStateIdx0 + pStateIdx1 + 4096. Bit 12 is the more probable bin. */
-NNR_INLINE uint32_t nnr_sum(uint32_t q0, uint32_t q1) { return 8 * q0 + q1; }
-
-NNR_INLINE uint32_t nnr_lps(uint32_t range, uint64_t row) { return (uint32_t)(row >> ((range >> 2) & 0x38)) & 0xff; }
 
 /* ------------------------------------------------------------------------------------------------ decoding */
 /* State of an NnrDecoder within a run. */
@@ -286,6 +315,42 @@ NNR_INLINE int nnr_decode_even(NnrWindow *w, NnrBin *x)
     return b;
 }
 
+/* Find the state of a context after a leap; return 0 if its bins do not have the same row of ivlLpsRange. The sum
+   decreases with each bin 0, so comparing the first and the last row is enough. */
+NNR_INLINE int nnr_foresee(const NnrBin *x, NnrBin *after)
+{
+    after->context = x->context;
+    after->q0 = NNR_LEAP0[x->context->shift0][x->q0 >> 1];
+    after->q1 = NNR_LEAP1[x->context->shift1 - 4][x->q1];
+    nnr_look(after);
+    return !(x->sum & 4096) && after->row == x->row;
+}
+
+/* Decode zeros of one context by leaps, at most n; return their number. */
+NNR_INLINE int64_t nnr_decode_zeros(NnrWindow *w, NnrBin *x, int32_t *levels, int64_t n)
+{
+    int64_t i = 0;
+    int k;
+    NnrBin after;
+    while (n - i >= NNR_LEAP && nnr_foresee(x, &after)) {
+        uint32_t leap = NNR_LEAP_RANGES[x->sum >> 7][w->range - 256];
+        if (w->window >= (uint64_t)(leap & 511) << (55 - (leap >> 9)))
+            break;
+        w->range = leap & 511;
+        w->window <<= leap >> 9;
+        w->valid -= (int)(leap >> 9);
+        for (k = 0; k < NNR_LEAP; k++)
+            levels[i + k] = 0;
+        i += NNR_LEAP;
+        *x = after;
+        if (w->valid < 37)
+            nnr_refill(w);
+    }
+    x->context->q0 = (uint16_t)x->q0;
+    x->context->q1 = (uint16_t)x->q1;
+    return i;
+}
+
 /* Decode n bypass bins, 1 to 31, at once. Each bin halves the interval, so the number is the quotient of IvlOffset and
    the range. */
 NNR_INLINE uint32_t nnr_decode_bypass(NnrWindow *w, int n)
@@ -351,23 +416,29 @@ NNR_INLINE void nnr_decode_plain(NnrDecoder *d, NnrRun *r, const int dq)
         NnrContext *c;
         uint64_t level, mask;
         int64_t j, end;
-        int negative;
+        int negative, zeros;
         if (w.valid < 37)
             nnr_refill(&w);
+        zeros = 0;
         while (!nnr_decode(&w, &sig)) {
-            levels[i] = 0;
+            levels[i++] = 0;
             prev = 0;
             if (dq)
                 state_id = NNR_STATE[state_id][0];
             c = sigs + 3 * state_id;
-            if (sig.context == c)
-                nnr_look(&sig);
-            else
-                sig = nnr_bin(c);
-            if (++i == n)
-                goto done;
             if (w.valid < 37)
                 nnr_refill(&w);
+            if (sig.context != c) {
+                sig = nnr_bin(c);
+            } else {
+                nnr_look(&sig);
+                if (++zeros == NNR_LEAP) {
+                    zeros = 0;
+                    i += nnr_decode_zeros(&w, &sig, levels + i, n - i);
+                }
+            }
+            if (i == n)
+                goto done;
         }
         sign = nnr_bin(signs + prev);
         x = nnr_bin(greater_x);
@@ -620,13 +691,39 @@ NNR_INLINE void nnr_encode_escape(NnrEncoder *e, NnrInterval *v, NnrContext *c, 
     v->held += j;
 }
 
+/* Encode zeros of one context by leaps, at most n; return their number. */
+NNR_INLINE int64_t nnr_encode_zeros(NnrEncoder *e, NnrInterval *v, NnrContext *c, const int32_t *levels, int64_t n)
+{
+    NnrBin x = nnr_bin(c), after;
+    int64_t i = 0;
+    int32_t any;
+    int k;
+    while (n - i >= NNR_LEAP && nnr_foresee(&x, &after)) {
+        uint32_t leap = NNR_LEAP_RANGES[x.sum >> 7][v->range - 256];
+        for (any = 0, k = 0; k < NNR_LEAP; k++)
+            any |= levels[i + k];
+        if (any)
+            break;
+        v->range = leap & 511;
+        v->low <<= leap >> 9;
+        v->held += (int)(leap >> 9);
+        if (v->held > 54)
+            nnr_flush(e, v);
+        i += NNR_LEAP;
+        x = after;
+    }
+    c->q0 = (uint16_t)x.q0;
+    c->q1 = (uint16_t)x.q1;
+    return i;
+}
+
 NNR_INLINE void nnr_encode_levels(NnrEncoder *e, NnrRun *r, const int dq, const int refers)
 {
     NnrInterval v;
     const int32_t *const levels = r->levels;
     NnrContext *const sigs = r->sig, *const signs = r->sign, *const greater_x = r->greater_x;
     const int both = r->limit[0] && r->limit[1];
-    int state_id = dq ? r->state_id : 0, prev = r->prev, s;
+    int state_id = dq ? r->state_id : 0, prev = r->prev, zeros = 0, s;
     int64_t i, n = r->n, most[2];
     v.low = e->low;
     v.range = e->range;
@@ -651,9 +748,15 @@ NNR_INLINE void nnr_encode_levels(NnrEncoder *e, NnrRun *r, const int dq, const 
         }
         if (!level) {
             nnr_encode(e, &v, sig, 0);
+            zeros = !refers && sig == sigs + 3 * state_id ? zeros + 1 : 0;
             prev = 0;
+            if (zeros == NNR_LEAP) {
+                zeros = 0;
+                i += nnr_encode_zeros(e, &v, sig, levels + i + 1, n - i - 1);
+            }
             continue;
         }
+        zeros = 0;
         nnr_encode(e, &v, sig, 1);
         if (NNR_LIKELY(both))
             nnr_encode_even(e, &v, signs + (refers && co_loc ? 3 + (co_loc > 0) : prev), negative);

@@ -108,6 +108,9 @@ def count_patterns(patterns: Patterns, shift: int, counts: npt.NDArray[np.int64]
 def look_up(patterns: Patterns, table: Levels, levels: Levels) -> None:
     """Write the entry of `table` for each pattern of 8 or 16 bits. Raise ValueError if an entry is -2**31."""
 
+def equal(one: Bytes, other: Bytes) -> bool:
+    """Return whether all bytes are equal."""
+
 def subtract_patterns(before: Patterns, after: Patterns, differences: Levels, *, low: int, width: int) -> None:
     """Write the steps from each float to the new one, in the order of all patterns, modulo the number of patterns.
 

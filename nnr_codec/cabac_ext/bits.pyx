@@ -4,7 +4,7 @@
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT32_MAX, INT32_MIN, UINT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memcmp, memset
 
 from ..errors import ElementError
 from ..rules import Requirement
@@ -62,6 +62,9 @@ cdef extern from "_fields.h" nogil:
 
 cdef extern from "_tables.h" nogil:
     int32_t nnr_log2(uint64_t v)
+
+cdef extern from "_dispatch.h" nogil:
+    void NNR_PREFETCH(const void *address)
 
 # Level and field of the smallest and the largest integer of the type.
 cdef struct Bounds:
@@ -363,15 +366,38 @@ cdef inline int32_t steps(float_t before, float_t after) noexcept nogil:
         return <int32_t>found
 
 
-cdef void find_starts(const float_t *patterns, int64_t n, int low, uint32_t mask, int64_t *starts) noexcept nogil:
-    """Find the position of the first item of each key in sorted order."""
-    cdef int64_t i, count, total = 0
-    memset(starts, 0, 256 * sizeof(int64_t))
-    for i in range(n):
-        starts[(patterns[i] >> low) & mask] += 1
+cdef enum:
+    AHEAD = 48    # differences ahead of the next one of a key that are fetched to the cache
+
+# Sorting works on two halves side by side, each with its own places: the next place in one half need not wait for the
+# other half.
+ctypedef int64_t[2][256] Places
+
+
+cdef inline int64_t key_of(float_t pattern, int low, uint32_t mask) noexcept nogil:
+    return (pattern >> low) & mask
+
+
+cdef void find_places(const float_t *patterns, int64_t n, int low, uint32_t mask, Places places) noexcept nogil:
+    """Find the place of the first item of each key and half in sorted order."""
+    cdef int64_t half = n // 2, total = 0, i, count
+    cdef int j
+    memset(places, 0, sizeof(Places))
+    for i in range(half):
+        places[0][key_of(patterns[i], low, mask)] += 1
+        places[1][key_of(patterns[half + i], low, mask)] += 1
+    if n % 2:
+        places[1][key_of(patterns[n - 1], low, mask)] += 1
     for i in range(mask + 1):
-        count, starts[i] = starts[i], total
-        total += count
+        for j in range(2):
+            count, places[j][i] = places[j][i], total
+            total += count
+
+
+cdef inline int64_t next_place(float_t pattern, int low, uint32_t mask, int64_t *places) noexcept nogil:
+    cdef int64_t *place = places + key_of(pattern, low, mask)
+    place[0] += 1
+    return place[0] - 1
 
 
 cdef check_key(int bits, int low, int width):
@@ -379,11 +405,35 @@ cdef check_key(int bits, int low, int width):
         raise ValueError(f"invalid key: {width} bits from bit {low} of {bits}")
 
 
+cdef inline void put_change(float_t before, float_t after, int32_t *differences, int64_t place) noexcept nogil:
+    if before != after:
+        differences[place] = steps(before, after)
+
+
+cdef void sort_changes(const float_t *before, const float_t *after, int64_t n, int low, uint32_t mask,
+                       int32_t *differences) noexcept nogil:
+    cdef int64_t half = n // 2, i
+    cdef Places places
+    find_places(before, n, low, mask, places)
+    memset(differences, 0, n * sizeof(int32_t))
+    for i in range(half):
+        put_change(before[i], after[i], differences, next_place(before[i], low, mask, places[0]))
+        put_change(before[half + i], after[half + i], differences, next_place(before[half + i], low, mask, places[1]))
+    if n % 2:
+        put_change(before[n - 1], after[n - 1], differences, next_place(before[n - 1], low, mask, places[1]))
+
+
+def equal(const uint8_t[::1] one not None, const uint8_t[::1] other not None):
+    cdef bint found = one.shape[0] == other.shape[0]
+    if found and one.shape[0]:
+        with nogil:
+            found = memcmp(&one[0], &other[0], one.shape[0]) == 0
+    return found
+
+
 def subtract_patterns(const float_t[::1] before not None, const float_t[::1] after not None,
                       int32_t[::1] differences not None, *, int low, int width):
-    cdef int64_t i, key, n = before.shape[0]
-    cdef uint32_t mask = (<uint32_t>1 << width) - 1
-    cdef int64_t[256] starts
+    cdef int64_t i, n = before.shape[0]
     same_length(after.shape[0], n)
     same_length(differences.shape[0], n)
     check_key(8 * sizeof(float_t), low, width)
@@ -392,22 +442,33 @@ def subtract_patterns(const float_t[::1] before not None, const float_t[::1] aft
             for i in range(n):
                 differences[i] = steps(before[i], after[i])
         else:
-            find_starts(&before[0], n, low, mask, starts)
-            for i in range(n):
-                key = (before[i] >> low) & mask
-                differences[starts[key]] = steps(before[i], after[i])
-                starts[key] += 1
+            sort_changes(&before[0], &after[0], n, low, (<uint32_t>1 << width) - 1, &differences[0])
 
 
 cdef inline float_t moved(float_t pattern, int32_t step) noexcept nogil:
     return ranked(<float_t>(ranked(pattern) + <float_t>step))
 
 
+cdef inline float_t added(float_t pattern, const int32_t *difference) noexcept nogil:
+    NNR_PREFETCH(difference + AHEAD)
+    return moved(pattern, difference[0]) if difference[0] else pattern
+
+
+cdef void add_sorted(const float_t *before, const int32_t *differences, int64_t n, int low, uint32_t mask,
+                     float_t *after) noexcept nogil:
+    cdef int64_t half = n // 2, i
+    cdef Places places
+    find_places(before, n, low, mask, places)
+    for i in range(half):
+        after[i] = added(before[i], differences + next_place(before[i], low, mask, places[0]))
+        after[half + i] = added(before[half + i], differences + next_place(before[half + i], low, mask, places[1]))
+    if n % 2:
+        after[n - 1] = added(before[n - 1], differences + next_place(before[n - 1], low, mask, places[1]))
+
+
 def add_patterns(const float_t[::1] before not None, const int32_t[::1] differences not None,
                  float_t[::1] after not None, *, int low, int width):
-    cdef int64_t i, key, n = before.shape[0]
-    cdef uint32_t mask = (<uint32_t>1 << width) - 1
-    cdef int64_t[256] starts
+    cdef int64_t i, n = before.shape[0]
     same_length(after.shape[0], n)
     same_length(differences.shape[0], n)
     check_key(8 * sizeof(float_t), low, width)
@@ -416,11 +477,7 @@ def add_patterns(const float_t[::1] before not None, const int32_t[::1] differen
             for i in range(n):
                 after[i] = moved(before[i], differences[i])
         else:
-            find_starts(&before[0], n, low, mask, starts)
-            for i in range(n):
-                key = (before[i] >> low) & mask
-                after[i] = moved(before[i], differences[starts[key]])
-                starts[key] += 1
+            add_sorted(&before[0], &differences[0], n, low, (<uint32_t>1 << width) - 1, &after[0])
 
 
 # Differences in a portion, whose cost is estimated together.
@@ -432,14 +489,21 @@ cdef struct Portion:
     int64_t size, changes, steps
 
 
+cdef int64_t[257] N_LOG2  # n * log2(n), for n up to PORTION
+N_LOG2[0] = 0
+for _n in range(1, PORTION + 1):
+    N_LOG2[_n] = _n * nnr_log2(_n)
+
+
 cdef inline int64_t n_log2(int64_t n) noexcept nogil:
     return n * nnr_log2(n) if n else 0
 
 
 cdef inline int64_t cost_of(Portion *p) noexcept nogil:
     """Return the cost of a portion, and begin another one."""
-    cdef int64_t cost = n_log2(p.size) - n_log2(p.size - p.changes) - 2 * n_log2(p.changes)
+    cdef int64_t cost = 0
     if p.changes:
+        cost = N_LOG2[p.size] - N_LOG2[p.size - p.changes] - 2 * N_LOG2[p.changes]
         cost += p.changes * (nnr_log2(p.steps) + BIT)
     p.size = p.changes = p.steps = 0
     return cost
@@ -468,7 +532,7 @@ def costs_of_change(const float_t[::1] before not None, const float_t[::1] after
     with nogil:
         while start < n:
             for i in range(start, min(start + PORTION, n)):
-                step = steps(before[i], after[i])
+                step = steps(before[i], after[i]) if before[i] != after[i] else 0
                 in_order += add_to(&portion, step)
                 by_key += add_to(&groups[(before[i] >> low) & mask], step)
                 counts[(after[i] >> low) & mask_of_sign] += 1

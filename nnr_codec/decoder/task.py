@@ -132,6 +132,12 @@ class NduTask:
         """True if the decoder multiplies levels by a step size."""
         return self.header.nnr_compressed_data_unit_payload_type in (NNR_PT_FLOAT, NNR_PT_BLOCK)
 
+    @property
+    def has_levels(self) -> bool:
+        """True if all parameters are equal to their levels, and have the same type."""
+        is_int = self.header.nnr_compressed_data_unit_payload_type == NNR_PT_INT
+        return is_int and self.data_format is DecompressedDataFormat.TENSOR_INT32 and not self.cast
+
     def dequantizer(self, part: PayloadPart, qp_value: int) -> Dequantizer:
         """Return the function that converts any number of QuantParam of a part to parameters (7.3.2, 7.3.3, 7.3.6).
 

@@ -41,6 +41,8 @@ LANE_SEGMENT = 1 << 14
 LANES = lane_engines()
 #: Number of jobs for lanes that take as long together as one of them, and for which lanes are worth their overhead.
 TOGETHER = {"avx512": 7, "avx2": 10}[LANES[0]] if LANES else 0
+#: Levels for each bit of the payload from which scalar code is faster than lanes: it decodes runs of zeros in leaps.
+SPARSE = 5
 
 Piece = Callable[[], None]
 
@@ -139,6 +141,7 @@ class _Target:
         if len(self.segments) > 1 or task.out is not None:
             self.values = task.result(_shifted([len(rows), *self._dims], shift))
         self.levels = np.empty((len(rows), *self._dims), np.int32) if keep_levels else None
+        self._is_direct = task.has_levels and not shift and not keep_levels
         self._failures: dict[int, BitstreamError] = {}
 
     def buffer(self) -> Levels:
@@ -151,6 +154,9 @@ class _Target:
         A level that cannot be scaled is reported only after the payload was found valid (:meth:`rec`).
         """
         start, stop = row - self.first, min(row + self.segments.step, self._stop) - self.first
+        if self._is_direct and self.values is not None:
+            reader.read(self.values[start:stop].reshape(-1))
+            return
         levels = buffer[: stop - start] if self.levels is None else self.levels[start:stop]
         reader.read(levels.reshape(-1))
         try:
@@ -217,6 +223,8 @@ class UnitDecoder:
         try:
             self._begin()
             k = max(range(len(task.parts)), key=lambda k: self._syntaxes[k].size)
+            if self._syntaxes[k].size > SPARSE * 8 * len(task.payload):
+                return []
             for before in range(k):
                 self._whole(before)
             self._in_lanes = self._lanes(k, range(task.parts[k].dims[0]))

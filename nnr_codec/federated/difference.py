@@ -76,7 +76,7 @@ def difference(base: Array | None, new: Array, *, lossless: bool = False, smalle
     if base is None or _stored(base) is not stored or base.shape != new.shape:
         return Difference("whole", new)
     before, after = bit_patterns(base), bit_patterns(new)
-    if np.array_equal(before, after):
+    if bits.equal(before.view(np.uint8), after.view(np.uint8)):
         return Difference("same", np.broadcast_to(np.zeros((), _work(stored)), new.shape))
     found: Array | None = None
     if stored.kind == "f" and not lossless:

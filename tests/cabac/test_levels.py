@@ -75,6 +75,21 @@ def test_improbable_bins_in_a_row(dq_flag: int, unary_length: int) -> None:
     check(np.array(x, np.int32), dq_flag=dq_flag, cabac_unary_length_minus1=unary_length - 1)
 
 
+@pytest.mark.parametrize("dq_flag", [0, 1])
+@pytest.mark.parametrize("parameters", range(9))
+def test_runs_of_zeros(parameters: int, dq_flag: int) -> None:
+    """Leaps begin in any state of the context and end at any distance from the next other level."""
+    rng = np.random.default_rng(parameters)
+    dense = [rng.integers(-2, 3, 20 * part) * (rng.random(20 * part) < 1 / part) for part in (2, 5, 20, 100, 1000)]
+    levels = np.concatenate([*dense, *dense[::-1]]).astype(np.int32)
+    ids = np.full(87 + 40, parameters, np.uint8)
+    ids[[*range(24, 48), *range(51, 53)]] = 0
+    ids[107:] = 0
+    if not dq_flag:
+        ids[3:24] = 0
+    check(levels, TensorSide(shift_parameter_ids=ids), dq_flag=dq_flag)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("dq_flag", [0, 1])
 def test_one_sign(dq_flag: int, sign: int) -> None:
