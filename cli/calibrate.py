@@ -69,12 +69,17 @@ def calibrate(
         raise click.UsageError(f"{target!r} must end in .npz")
     started, printer = time.perf_counter(), output.Printer(quiet)
     stream = params.open_target(target, model, data, force=force, folder=False)
-    given = {name: array[:samples] for name, array in nnr.load(data, format="npz", limits=limits).tensors.items()}
-    if module is None:
-        with printer.progress("calibrating", 1) as progress:
-            costs, moments = onnx.sensitivity(model, given, progress=progress)
-    else:
-        costs, moments = of_module(module, output.model(model, limits=limits), given)
+    inputs = nnr.load(data, format="npz", limits=limits).tensors
+    counts = {name: len(array) if array.ndim else 0 for name, array in inputs.items()}
+    if len({*counts.values()}) != 1 or 0 in counts.values():
+        raise nnr.EncodeError(f"{data} must have arrays with the same number of samples, got {counts}")
+    given = {name: array[:samples] for name, array in inputs.items()}
+    with printer.progress("calibrating", 1) as progress:
+        costs, moments = (
+            of_module(module, output.model(model, limits=limits), given)
+            if module
+            else onnx.sensitivity(model, given, progress=progress)
+        )
     known = nnr.Model({**costs, **{encode.HESSIAN + name: moment for name, moment in moments.items()}})
     output.save(known, stream, target, "npz", force)
     count = len(next(iter(given.values())))
@@ -88,6 +93,7 @@ def of_module(
     place: str, weights: nnr.Model, samples: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the costs and second moments of the network that a function ``MODULE:FUNCTION`` makes."""
+    import nnr_codec as nnr
     from nnr_codec import formats
     from nnr_codec.integrations import torch as integration
 
@@ -101,8 +107,11 @@ def of_module(
     except (ImportError, AttributeError) as error:
         raise click.UsageError(f"--module {place!r}: {error}") from None
     integration.load_state(network, weights)
-    tensors = {key: torch.from_numpy(array) for key, array in samples.items()}
-    starts = range(0, len(next(iter(tensors.values()))), BATCH)
-    batches = ({key: array[start : start + BATCH] for key, array in tensors.items()} for start in starts)
-    loader = (next(iter(batch.values())) if len(batch) == 1 else batch for batch in batches)
-    return integration.sensitivity(network, loader)
+    starts = range(0, len(next(iter(samples.values()))), BATCH)
+    try:
+        tensors = {key: torch.from_numpy(array) for key, array in samples.items()}
+        batches = ({key: array[start : start + BATCH] for key, array in tensors.items()} for start in starts)
+        loader = (next(iter(batch.values())) if len(batch) == 1 else batch for batch in batches)
+        return integration.sensitivity(network, loader)
+    except (RuntimeError, TypeError, ValueError) as error:  # of the network
+        raise nnr.EncodeError(f"the module {place} cannot run on the samples: {str(error).splitlines()[0]}") from None

@@ -86,7 +86,7 @@ SIDEWAYS = {
     "public": {"api", "topics"},
     "torch": {"api", "integrations"},
     "safetensors": {"api", "torch"},
-    "nnr_cli": {"api", "store", "topics"},
+    "nnr_cli": {"api", "integrations", "store", "topics"},
 }
 
 #: Modules whose imports are restricted beyond the layers.

@@ -126,7 +126,8 @@ class _Moments:
     """Second moments of vectors: a matrix, or only its diagonal."""
 
     def __init__(self, is_matrix: bool) -> None:
-        self.is_matrix, self._total, self._count = is_matrix, np.zeros(()), 0
+        self.is_matrix, self._count = is_matrix, 0
+        self._total: npt.NDArray[np.float64] = np.zeros(())
 
     def add(self, rows: Numbers) -> None:
         wide = rows.astype(np.float64)
@@ -140,7 +141,8 @@ class _Moments:
         """Return the diagonal relative to its mean, shape (inputs, 1); 1 if the encoder gets the whole matrix."""
         if self.is_matrix or not self._total.any():
             return np.ones(())
-        return (self._total / self._total.mean())[:, None]
+        found: npt.NDArray[np.float64] = self._total[:, None] / self._total.mean()
+        return found
 
 
 class _Network:
@@ -218,7 +220,8 @@ class _Network:
         return np.ascontiguousarray(array, wanted)
 
     def _type(self, value: Any) -> np.dtype[Any]:
-        return np.dtype(self._types(value.type.tensor_type.elem_type))
+        found: np.dtype[Any] = np.dtype(self._types(value.type.tensor_type.elem_type))
+        return found
 
 
 def _uses(onnx: Any, node: Any, weights: Mapping[str, Numbers]) -> Iterator[_Use]:
@@ -248,12 +251,13 @@ def _patches(x: Numbers, kernel: tuple[int, ...], options: Mapping[str, Any]) ->
         sides = sides if mode == b"SAME_UPPER" else [(after, before) for before, after in sides]
     padded = np.pad(x, [(0, 0), (0, 0), *sides])
     windows = sliding_window_view(padded, extents, axis=tuple(range(2, x.ndim)))
-    steps = [slice(None, None, step) for step in (*strides, *dilations)]
-    windows = np.moveaxis(windows[(slice(None), slice(None), *steps)], 1, 1 + len(kernel))
+    steps: Any = (slice(None), slice(None), *(slice(None, None, step) for step in (*strides, *dilations)))
+    windows = np.moveaxis(windows[steps], 1, 1 + len(kernel))
     positions = windows.shape[1 : 1 + len(kernel)]
     total = int(np.prod(positions))
     places = np.linspace(0, total - 1, min(total, POSITIONS)).astype(np.intp)
-    chosen = windows[(slice(None), *np.unravel_index(places, positions))]
+    index: Any = (slice(None), *np.unravel_index(places, positions))
+    chosen: Numbers = windows[index]
     return chosen.reshape(-1, int(np.prod(chosen.shape[2:])))
 
 

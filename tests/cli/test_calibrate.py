@@ -50,12 +50,16 @@ def test_the_command_calibrates_a_pytorch_module(here: Path, capsys: Capture) ->
         (["m.onnx", "-o", "k.nnr"], "'k.nnr' must end in .npz"),
         (["m.npz", "--module", "nowhere", "-o", "k.npz"], "--module 'nowhere' is not of the form MODULE:FUNCTION"),
         (["m.npz", "--module", "nowhere:f", "-o", "k.npz"], "--module 'nowhere:f': No module named 'nowhere'"),
+        (["m.onnx", "--data", "empty.npz", "-o", "k.npz"], "must have arrays with the same number of samples, got {}"),
+        (["m.onnx", "--data", "scalar.npz", "-o", "k.npz"], "same number of samples, got {'x': 0}"),
     ],
 )
 def test_wrong_arguments_give_one_line(here: Path, capsys: Capture, arguments: list[str], message: str) -> None:
     np.savez("m.npz", x=floats(4, 5))
+    np.savez("scalar.npz", x=np.float32(1))
+    nnr.save({}, "empty.npz")
     network(here / "m.onnx", [("MatMul", ["x", "w"], "y", {})], {"w": floats(5, 4)}, ["n", 5])
-    result = call(capsys, "calibrate", *arguments, "--data", "m.npz")
+    result = call(capsys, "calibrate", "--data", "m.npz", *arguments)
     assert result.code != 0
     assert message in result.err
     assert not Path("k.npz").exists()
