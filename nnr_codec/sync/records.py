@@ -122,6 +122,8 @@ class Record:
             or not _SIGNATURE.fullmatch(found.signature)
         ):
             raise FormatError("the record is malformed: a field has an invalid value")
+        if found.to_bytes() != text:
+            raise FormatError("the record is malformed: its bytes are not canonical")
         return found
 
 

@@ -54,7 +54,12 @@ def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a record."""
     content = json.loads(path.read_text())
     change(content)
-    path.write_text(json.dumps(content))
+    path.write_text(canonical(content))
+
+
+def canonical(content: dict[str, Any]) -> str:
+    """Return a record as publishers write it."""
+    return json.dumps(content, separators=(",", ":"), sort_keys=True) + "\n"
 
 
 def field(name: str, value: object) -> Callable[[dict[str, Any]], object]:
@@ -99,6 +104,13 @@ def test_t52_malformed_records_are_rejected(
     assert follower.version == 1 and has(follower, model(0))
 
 
+def test_t52_records_with_other_bytes_are_rejected(folder: Path, follower: Subscriber) -> None:
+    path = folder / "versions" / "2.json"
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(nnr.FormatError, match="not canonical"):
+        follower.poll()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -123,7 +135,7 @@ def test_t52_update_of_another_model_is_rejected(folder: Path, follower: Subscri
     record = json.loads((made / "versions" / "3.json").read_text())
     (payload,) = made.glob("payloads/3-*")
     shutil.copy(payload, folder / "payloads" / payload.name.replace("3-", "2-"))
-    (folder / "versions" / "2.json").write_text(json.dumps({**record, "version": 2}))
+    (folder / "versions" / "2.json").write_text(canonical({**record, "version": 2}))
     with pytest.raises(nnr.MissingReferenceError, match="the payload updates sha256"):
         follower.poll()
     assert has(follower, model(0))
@@ -215,7 +227,7 @@ def test_t53_invalid_records_are_skipped_with_an_error(record: bytes) -> None:
 
 def test_t53_size_of_a_payload_is_limited_before_its_bytes_arrive() -> None:
     subscriber = Subscriber(None, limits=nnr.Limits(max_archive_bytes=100_000))
-    record = json.dumps(record_of(message()) | {"size": 1 << 40}).encode()
+    record = canonical(record_of(message()) | {"size": 1 << 40}).encode()
     with memory() as used, pytest.raises(nnr.LimitError, match="max_archive_bytes"):
         subscriber.feed(framed(record))
     assert used.peak < 100_000
@@ -229,7 +241,7 @@ def test_t53_frame_of_another_model_is_rejected_and_skipped() -> None:
     frame = other.publish(model(6)).frame
     content = record_of(frame)
     payload = frame[-content["size"] :]
-    record = json.dumps(content | {"stream": subscriber.stream}).encode()
+    record = canonical(content | {"stream": subscriber.stream}).encode()
     with pytest.raises(nnr.MissingReferenceError, match="the payload updates sha256"):
         subscriber.feed(framed(record, payload))
     assert subscriber.needs_anchor and has(subscriber, model(0))
