@@ -443,7 +443,7 @@ def ours(base: Tensors, new: Tensors) -> bytes:
 def ours_in_order(base: Tensors, new: Tensors) -> bytes:
     """Return our update without the order by exponent."""
 
-    def unsorted(*args: Any, sort: bool, **options: Any) -> Any:
+    def unsorted(*args: Any, smallest: bool, **options: Any) -> Any:
         return difference(*args, **options)
 
     with mock.patch("nnr_codec.federated.update.difference", unsorted):

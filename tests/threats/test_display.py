@@ -32,6 +32,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new = {name: array + np.float32(0.5) for name, array in TENSORS.items()}
     nnr.save(TENSORS, "old.safetensors")
     nnr.save(new, "new.safetensors")
+    nnr.save({BAD: np.zeros(())}, "samples.npz")
     nnr.encode_file(TENSORS, "m.nnr")
     nnr.encode_file(new, "n.nnr")
     update = nnr.UpdateEncoder(base_model_id=BAD)
@@ -75,6 +76,8 @@ COMMANDS = [
     ["encode", "bad.onnx", "-o", "x.nnr"],
     ["encode", f"none{BAD}", "-o", "x.nnr"],
     ["encode", "old.safetensors", "-o", "x.nnr", "--rule", f"{BAD}:qp=1"],
+    ["calibrate", "bad.onnx", "--data", "samples.npz", "-o", "x.npz"],
+    ["calibrate", "old.safetensors", "--module", f"{BAD}:f", "--data", "samples.npz", "-o", "x.npz"],
     ["extract", "m.nnr", "--unit", "99", "-o", "x.nnr"],
     ["update", "encode", "new.safetensors", "--base", "old.safetensors", "-o", "x.nnr", "-v"],
     ["update", "apply", "old.safetensors", "u.nnr", "-o", "x.safetensors"],
