@@ -284,5 +284,5 @@ def _as_encode_error(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise EncodeError(f"onnxruntime cannot {what} the model: {lines[0][:300]}") from None
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        raise EncodeError(f"onnxruntime cannot {what} the model: {text}") from None

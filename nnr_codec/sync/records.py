@@ -90,8 +90,9 @@ class Record:
         return replace(self, signature="").to_bytes()
 
     def to_bytes(self) -> bytes:
-        """Return the record as canonical JSON. Raise LimitError if it has more than MOST_BYTES."""
-        text = _text({"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)})
+        """Return the record as canonical JSON, with its digest. Raise LimitError if it has more than MOST_BYTES."""
+        content = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)}
+        text = _text(content | {"digest": hashlib.sha256(_text(content)).hexdigest()})
         if len(text) > MOST_BYTES:
             raise LimitError(
                 f"the record has {len(text):,} bytes, more than {MOST_BYTES:,}", hint="use a shorter signature"
@@ -102,9 +103,8 @@ class Record:
     def parse(cls, text: bytes) -> Record:
         """Parse a record. Raise FormatError."""
         content = _content(text)
-        del content["format"], content["format_version"]
         try:
-            found = cls(**content)
+            found = cls(**{key: content[key] for key in content if key not in ("format", "format_version", "digest")})
         except TypeError as error:
             raise FormatError(f"the record is malformed: {error}") from None
         texts = found.stream, found.kind, found.sha256, found.identity, found.time, found.signature
@@ -123,7 +123,7 @@ class Record:
         ):
             raise FormatError("the record is malformed: a field has an invalid value")
         if found.to_bytes() != text:
-            raise FormatError("the record is malformed: its bytes are not canonical")
+            raise FormatError("the record is damaged: its digest does not match")
         return found
 
 

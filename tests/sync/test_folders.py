@@ -7,6 +7,7 @@ import hmac
 import shutil
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.conformance.digest import TensorDigest
-from nnr_codec.sync import Publisher, Subscriber
+from nnr_codec.sync import Publisher, Record, Subscriber
 from nnr_codec.sync.transport import SyncFolder
 
 from ..cli.support import DIGITS, weights
@@ -486,11 +487,11 @@ def test_versions_without_a_valid_signature_are_rejected(tmp_path: Path) -> None
     path = tmp_path / "s" / "versions" / "2.json"
     path.unlink()
     Publisher(tmp_path / "s", sign=sign).publish(model(1))
-    text = path.read_text()
-    path.write_text(text.replace('"time":"2', '"time":"3'))
+    text = path.read_bytes()
+    path.write_bytes(replace(Record.parse(text), time="2020").to_bytes())
     with pytest.raises(nnr.FormatError, match="the signature of the update of version 2 is invalid"):
         subscriber.poll()
-    path.write_text(text)
+    path.write_bytes(text)
     assert subscriber.poll() == 2
 
 
