@@ -376,7 +376,9 @@ class FolderSchedule:
     def reachable(self, version: int) -> int:
         """Return the newest version to which intact files lead."""
         found = {version} if version else set()
-        records = (json.loads(self.disk.original[path]) | {"path": path} for path in self.noted)
+        intact = {self.disk.original[path]: version_of(path) for path in self.noted}
+        texts = {path: self.disk.get(path) for path in self.noted}  # an anchor may replace the update of its version
+        records = [json.loads(text) for path, text in texts.items() if text and intact.get(text) == version_of(path)]
         for record in sorted(records, key=lambda record: record["version"]):
             number = record["version"]
             payload = f"payloads/{number}-{record['sha256'][:16]}.nnr"
@@ -384,7 +386,6 @@ class FolderSchedule:
             if (
                 number > version
                 and listed
-                and self.disk.is_intact(record["path"])
                 and self.disk.is_intact(payload)
                 and (record["kind"] == "anchor" or number - 1 in found)
             ):
