@@ -581,6 +581,8 @@ class StreamSchedule:
         self.stats["deliveries"] += 1
         after = subscriber.stream, subscriber.version
         assert after[0] != before[0] or after[1] >= before[1]
+        if after[0] != before[0]:  # a reordered frame may lead to another stream and back
+            self.received.pop((subscriber, after[0]), None)
         if data in self.frames:
             received = self.received.setdefault((subscriber, self.frames[data]["stream"]), [])
             if after[0] == self.frames[data]["stream"]:
