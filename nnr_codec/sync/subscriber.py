@@ -329,7 +329,8 @@ class Subscriber:
         numbers = sorted(number for number in versions if number > self.version)[0 if everything else -RECENT :]
         paths = [version_path(number) for number in numbers]
         if everything or numbers[-1] > self.version + 1:
-            paths += [version_path(number, anchor=True) for number in folder.anchors() if number >= numbers[0]]
+            first = self.version + 1 if everything else numbers[0]
+            paths += [version_path(number, anchor=True) for number in folder.anchors() if number >= first]
         found = []
         for record in folder.records([path for path in paths if path not in errors], errors):
             try:

@@ -353,7 +353,7 @@ class FolderSchedule:
         """Poll without failing operations: it returns the newest version that can be restored, or names a fault."""
         faults, view.faults, view.lag = view.faults, 0, 0
         newest = max((version_of(path) for path in self.disk.paths() if path.startswith("versions/")), default=0)
-        reachable = self.reachable(subscriber.version)
+        reachable = self.reachable(subscriber.version, newest)
         self.stats["checked polls"] += 1
         try:
             for _ in range(3):
@@ -373,8 +373,8 @@ class FolderSchedule:
             self.stats["errors that name a fault"] += 1
         view.faults = view.lag = faults
 
-    def reachable(self, version: int) -> int:
-        """Return the newest version to which intact files lead."""
+    def reachable(self, version: int, newest: int) -> int:
+        """Return the newest version, up to the newest listed one, to which intact files lead."""
         found = {version} if version else set()
         intact = {self.disk.original[path]: version_of(path) for path in self.noted}
         texts = {path: self.disk.get(path) for path in self.noted}  # an anchor may replace the update of its version
@@ -382,10 +382,8 @@ class FolderSchedule:
         for record in sorted(records, key=lambda record: record["version"]):
             number = record["version"]
             payload = f"payloads/{number}-{record['sha256'][:16]}.nnr"
-            listed = self.disk.get(f"versions/{number}.json") is not None
             if (
-                number > version
-                and listed
+                version < number <= newest
                 and self.disk.is_intact(payload)
                 and (record["kind"] == "anchor" or number - 1 in found)
             ):
