@@ -24,7 +24,7 @@ def options() -> Iterator[dict[str, Any]]:
     server.start()
     host, port = server.get_host_and_port()
     given = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
-    pytest.importorskip("s3fs").S3FileSystem(**given).mkdir("stores")
+    pytest.importorskip("s3fs").S3FileSystem(**given).makedirs("stores", exist_ok=True)  # servers share buckets
     yield given
     server.stop()
 
