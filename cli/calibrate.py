@@ -97,7 +97,6 @@ def of_module(
     from nnr_codec import formats
     from nnr_codec.integrations import torch as integration
 
-    torch = formats.require("torch", "torch", "a PyTorch module")
     name, colon, function = place.partition(":")
     if not (name and colon and function):
         raise click.UsageError(f"--module {place!r} is not of the form MODULE:FUNCTION, such as network:Net")
@@ -106,6 +105,7 @@ def of_module(
         network = getattr(import_module(name), function)()
     except (ImportError, AttributeError) as error:
         raise click.UsageError(f"--module {place!r}: {error}") from None
+    torch = formats.require("torch", "torch", "a PyTorch module")
     integration.load_state(network, weights)
     starts = range(0, len(next(iter(samples.values()))), BATCH)
     try:
