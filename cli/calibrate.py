@@ -75,11 +75,10 @@ def calibrate(
         raise nnr.EncodeError(f"{data} must have arrays with the same number of samples, got {counts}")
     given = {name: array[:samples] for name, array in inputs.items()}
     with printer.progress("calibrating", 1) as progress:
-        costs, moments = (
-            of_module(module, output.model(model, limits=limits), given)
-            if module
-            else onnx.sensitivity(model, given, progress=progress)
-        )
+        if module:
+            costs, moments = of_module(module, output.model(model, limits=limits), given)
+        else:
+            costs, moments = onnx.sensitivity(model, given, progress=progress)
     known = nnr.Model({**costs, **{encode.HESSIAN + name: moment for name, moment in moments.items()}})
     output.save(known, stream, target, "npz", force)
     count = len(next(iter(given.values())))
@@ -92,7 +91,7 @@ def calibrate(
 def of_module(
     place: str, weights: nnr.Model, samples: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the costs and second moments of the network that a function ``MODULE:FUNCTION`` makes."""
+    """Return the costs and second moments of the network that ``MODULE:FUNCTION`` returns."""
     import nnr_codec as nnr
     from nnr_codec import formats
     from nnr_codec.integrations import torch as integration

@@ -21,10 +21,9 @@ from .. import formats
 from ..errors import EncodeError
 from ..formats import require
 from ..model import Progress
+from .torch import Hessians, Sensitivities
 
 Numbers = npt.NDArray[Any]
-Sensitivities = dict[str, npt.NDArray[np.float32]]
-Hessians = dict[str, npt.NDArray[np.float64]]
 
 #: Samples in a batch if the model does not fix their number.
 BATCH = 32
@@ -283,6 +282,6 @@ def _as_encode_error(what: str) -> Iterator[None]:
     """Convert errors of onnxruntime, which have no common class."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # of onnxruntime
         text = " ".join(str(error).split())[:300] or type(error).__name__
         raise EncodeError(f"onnxruntime cannot {what} the model: {text}") from None

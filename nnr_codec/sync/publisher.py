@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: Versions from one anchor of a folder to the next.
 ANCHOR_EVERY = 50
-#: Values that are compared at a time.
+#: Values whose errors are computed at a time, which limits the memory for copies in float64.
 _CHUNK = 1 << 16
 
 
