@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ import numpy.typing as npt
 import nnr_codec as nnr
 from nnr_codec.store import Store
 
-SHARED = Path(__file__).parents[2] / "shared"
+SHARED = Path(os.environ.get("NNR_SHARED") or Path(__file__).parents[2] / "shared")
 CHECKPOINTS, STEPS, BATCH = 10, 8, 32
 RATES = {"all": 1e-4, "last stage": 1e-4}
 

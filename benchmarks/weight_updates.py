@@ -47,7 +47,7 @@ import numpy.typing as npt
 import nnr_codec as nnr
 from nnr_codec.federated.difference import difference
 
-from .compare import machine
+from .compare import SHARED, machine
 from .minilm import WordPiece
 
 Patterns = npt.NDArray[np.uint16]
@@ -55,7 +55,7 @@ Integers = npt.NDArray[np.integer[Any]]
 Bytes = npt.NDArray[np.uint8]
 Row = dict[str, Any]
 
-EVAL = Path(__file__).parents[2] / "shared" / "eval"
+EVAL = SHARED / "eval"
 RESULTS = Path(__file__).parent / "results" / "weight_updates.jsonl"
 RATES, STEPS = (1e-5, 3e-6, 1e-6), (1, 10, 100)
 #: Number of steps before a measured step whose weights are kept for the study of contexts.
