@@ -18,7 +18,7 @@ from nnr_codec import EncodeWarning
 from ..compare import Codec, machine
 from . import __doc__ as about
 from .data import ROOT
-from .methods import Coders, Curve
+from .methods import METHODS, Coders, Curve
 from .networks import NETWORKS, Network
 from .pages import charts, table
 from .scores import compared
@@ -96,8 +96,12 @@ def main() -> None:
     parser.add_argument("--peer", help="the Python interpreter with NNCodec 2.1.3 and numpy below 2")
     parser.add_argument("--cache", type=Path, default=Path("build", "accuracy"), help="folder of trained networks")
     parser.add_argument("--output", type=Path, default=RESULTS, help="file of rows; its rows are not measured again")
-    parser.add_argument("--only", default="", help="measure only networks whose name contains this text")
-    parser.add_argument("--methods", default="", help="measure only methods whose name contains this text")
+    parser.add_argument(
+        "--only", nargs="+", choices=NETWORKS, metavar="NETWORK", help=f"networks: {', '.join(NETWORKS)}"
+    )
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, metavar="METHOD", help=f"methods: {'; '.join(METHODS)}"
+    )
     parser.add_argument("--samples", type=int, default=10_000, help="the largest number of images of CIFAR-10")
     parser.add_argument("--quick", action="store_true", help="measure three small networks with few settings")
     parser.add_argument("--table", action="store_true", help="print tables of the rows")
@@ -110,12 +114,14 @@ def main() -> None:
         if arguments.charts:
             charts(rows, arguments.charts)
         return
+    if not arguments.peer and any(name.startswith("NNCodec") for name in arguments.methods or ()):
+        parser.error("--methods NNCodec requires --peer")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", EncodeWarning)  # coarse settings are part of a curve
     peer = Codec("theirs", arguments.peer) if arguments.peer else None
     command = shlex.join(["python", "-m", "benchmarks.accuracy", *sys.argv[1:]])
     for name, make in NETWORKS.items():
-        if arguments.only not in name or (arguments.quick and name not in QUICK):
+        if name not in (arguments.only or (QUICK if arguments.quick else NETWORKS)):
             continue
         try:
             network = make(arguments.cache, arguments.samples)
@@ -126,7 +132,7 @@ def main() -> None:
         results = Table(arguments.output, network, common)
         results.row("float32", "", network.uncompressed)
         for curve in Coders(network, peer).curves():
-            if arguments.methods in curve.name:
+            if curve.name in (arguments.methods or METHODS):
                 measure(results, curve, arguments.quick)
     if peer:
         peer.close()

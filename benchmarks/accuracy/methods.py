@@ -6,10 +6,12 @@ other tensors are float32, and each output channel has a scale of 16 bits. Weigh
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 
 import nnr_codec as nnr
 from nnr_codec.integrations.torch import sensitivity
+from nnr_codec.integrations.training import Masks
 
 from ..compare import Codec
 from .data import Array
@@ -26,10 +29,27 @@ Tensors = Mapping[str, Array]
 #: Size in bytes and restored tensors.
 Coded = tuple[int, Tensors]
 
+#: Names of the methods, in the order of measurement.
+METHODS = (
+    "NNR, default",
+    "NNR",
+    "NNR, with data",
+    "NNR, fine-tuned",
+    "NNCodec, default",
+    "NNCodec",
+    "NNCodec, RDO",
+    "bfloat16",
+    "integers",
+    "GPTQ",
+    "GGUF",
+)
+
 #: Factors of the largest magnitude of a channel that are tried as the range of its integers.
 RANGES = np.linspace(1, 0.4, 25, dtype=np.float32)
 #: Part of the mean of the diagonal that is added to the diagonal of second moments, as in GPTQ.
 DAMPING = 0.01
+#: Quality after fine-tuning, and steps of the optimizer between two updates of masks.
+TUNED_QUALITY, GROWTH = 30, 16
 
 
 @dataclass(frozen=True)
@@ -70,6 +90,8 @@ class Coders:
         yield Curve("NNR", lambda quality: self._ours(quality=quality), tuple(range(50, 4, -5)), _half, "quality {:g}")
         ratios = tuple(round(0.32 * 0.7**k, 4) for k in range(10))
         yield Curve("NNR, with data", self._with_data, ratios, _proportional, "ratio {:.4g}")
+        if self.network.tune:
+            yield Curve("NNR, fine-tuned", self._fine_tuned, (0.5, 0.7, 0.8, 0.9), None, "{:.0%} zeros")
         if self.peer:
             yield Curve("NNCodec, default", partial(self._theirs, 0), (-32,), None, "qp {}")
             qps = tuple(range(-40, 1, 4))
@@ -99,6 +121,22 @@ class Coders:
     def _with_data(self, ratio: float) -> Coded:
         costs, moments = self.known
         return self._ours(target_ratio=ratio, sensitivity=costs, hessians=moments)
+
+    def _fine_tuned(self, ratio: float) -> Coded:
+        """Encode after fine-tuning in which a growing share of the parameters becomes 0."""
+        assert self.network.tune
+        module, steps = copy.deepcopy(self.network.module), count()
+        masks = Masks(module)
+
+        def after(progress: float) -> None:
+            if next(steps) % GROWTH == 0:
+                masks.grow(ratio, 2 * progress)
+            masks.project()
+
+        self.network.tune(module, after=after)
+        tensors = {name: module.state_dict()[name].numpy() for name in self.network.tensors}
+        data = nnr.encode(tensors, quality=TUNED_QUALITY)
+        return len(data), nnr.decode(data).tensors
 
     def _theirs(self, lambda_scale: int, qp: int) -> Coded:
         assert self.peer

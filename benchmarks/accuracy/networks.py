@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ CALIBRATION, BATCH = 256, 4
 MANY = 250
 #: Longest sentence in tokens.
 TOKENS = 128
+#: Largest learning rate of training; epochs and largest learning rate of fine-tuning.
+RATE, TUNING, TUNING_RATE = 3e-3, 2, 1e-3
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Network:
         Function of a module that evaluates it on the test samples.
     seen, tested : set of bytes
         Digests of the samples for calibration (and training, if the network was trained here), and for tests.
+    tune : callable or None
+        Function that trains a module further. It calls ``after`` after each step with the completed share of training.
     """
 
     name: str
@@ -56,6 +61,7 @@ class Network:
     outcome: Callable[[nn.Module], Outcome]
     seen: set[bytes]
     tested: set[bytes]
+    tune: Callable[..., None] | None = None
 
     def __post_init__(self) -> None:
         if both := len(self.seen & self.tested):
@@ -269,18 +275,28 @@ def _trained(cache: Path, name: str, make: Callable[[], nn.Module], train: Calla
     torch.use_deterministic_algorithms(True)
     train(module)
     cache.mkdir(parents=True, exist_ok=True)
-    np.savez(path, **{key: value.numpy() for key, value in module.state_dict().items()})
+    partial_file = path.with_suffix(f".{os.getpid()}.npz")  # other processes must not read half a file
+    np.savez(partial_file, **{key: value.numpy() for key, value in module.state_dict().items()})
+    os.replace(partial_file, path)
     return module.eval()
 
 
 def _fit(
-    module: nn.Module, x: Array, y: Array, epochs: int, batch: int, prepare: Callable[[Array], Tensor], flip: bool
+    module: nn.Module,
+    x: Array,
+    y: Array,
+    epochs: int,
+    batch: int,
+    prepare: Callable[[Array], Tensor],
+    flip: bool = False,
+    rate: float = RATE,
+    after: Callable[[float], None] = lambda _: None,
 ) -> None:
     """Train with AdamW and a learning rate that rises and falls once."""
     generator = torch.Generator().manual_seed(SEED)
     rounds = len(x) // batch
-    optimizer = torch.optim.AdamW(module.parameters(), 3e-3, weight_decay=0.02)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, epochs * rounds)
+    optimizer = torch.optim.AdamW(module.parameters(), rate, weight_decay=0.02)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, epochs * rounds)
     module.train()
     for _ in range(epochs):
         for rows in torch.randperm(len(x), generator=generator)[: rounds * batch].view(-1, batch).numpy():
@@ -294,28 +310,34 @@ def _fit(
             loss.backward()
             optimizer.step()
             schedule.step()
+            after(schedule.last_epoch / (epochs * rounds))
+    module.eval()
 
 
 def _trained_on_cifar(name: str, make: Callable[[], nn.Module], epochs: int, cache: Path, samples: int) -> Network:
     x, y = data.cifar_training()
-    module = _trained(cache, name, make, lambda module: _fit(module, x, y, epochs, 100, _normal, True))
-    network = _image_network(name, module, _normal, x, _cifar_test(samples))
-    network.seen.update(data.digests(x))
-    return network
+    fit = partial(_fit, x=x, y=y, batch=100, prepare=_normal, flip=True)
+    module = _trained(cache, name, make, partial(fit, epochs=epochs))
+    return _tunable(_image_network(name, module, _normal, x, _cifar_test(samples)), fit, x)
+
+
+def _tunable(network: Network, fit: Callable[..., None], x: Array) -> Network:
+    """Return a network that can be fine-tuned on its training samples ``x``."""
+    tune = partial(fit, epochs=TUNING, rate=TUNING_RATE)
+    return replace(network, seen=network.seen | data.digests(x), tune=tune)
 
 
 def character_transformer(cache: Path, samples: int) -> Network:
     """Return a small transformer that predicts the next character."""
     train, test, characters = data.text()
 
-    def fit(module: nn.Module) -> None:
-        _fit(module, train[:, :-1], train[:, 1:], 3, 64, torch.from_numpy, False)
-
+    fit = partial(_fit, x=train[:, :-1], y=train[:, 1:], batch=64, prepare=torch.from_numpy)
     make = partial(modules.CharacterTransformer, characters, data.WINDOW)
-    module = _trained(cache, "character transformer", make, fit)
+    module = _trained(cache, "character transformer", make, partial(fit, epochs=3))
     run = partial(_classified, torch.from_numpy, test[:, :-1], np.ascontiguousarray(test[:, 1:]))
     some = torch.from_numpy(train[_some(len(train)), :-1])
-    return Network("character transformer", module, _batches(some), run, data.digests(train), data.digests(test))
+    network = Network("character transformer", module, _batches(some), run, set(), data.digests(test))
+    return _tunable(network, fit, train)
 
 
 def perceptron(cache: Path, samples: int) -> Network:
@@ -323,13 +345,10 @@ def perceptron(cache: Path, samples: int) -> Network:
     train, _, test = trained_digits.images()
     x, y = (part[: len(part) // (5 * (1 + trained_digits.NOISY))].numpy() for part in (test.x, test.y))
 
-    def fit(module: nn.Module) -> None:
-        trained_digits.train(module, 10, 2e-3)
-
-    module = _trained(cache, "digits perceptron", trained_digits.perceptron, fit)
-    network = _image_network("digits perceptron", module, torch.from_numpy, train.x.numpy(), (x, y))
-    network.seen.update(data.digests(train.x.numpy()))
-    return network
+    make, images = trained_digits.perceptron, train.x.numpy()
+    module = _trained(cache, "digits perceptron", make, lambda module: trained_digits.train(module, 10, 2e-3))
+    fit = partial(_fit, x=images, y=train.y.numpy(), batch=trained_digits.BATCH, prepare=torch.from_numpy)
+    return _tunable(_image_network("digits perceptron", module, torch.from_numpy, images, (x, y)), fit, images)
 
 
 #: Functions of the cache folder and the largest number of test samples.
@@ -340,8 +359,8 @@ NETWORKS: dict[str, Callable[[Path, int], Network]] = {
     "ResNet-8": resnet8,
     "ResNet-20": partial(resnet, 3),
     "plain CNN": partial(_trained_on_cifar, "plain CNN", modules.plain_cnn, 6),
-    "mobile CNN": partial(_trained_on_cifar, "mobile CNN", modules.mobile_cnn, 5),
-    "vision transformer": partial(_trained_on_cifar, "vision transformer", modules.VisionTransformer, 6),
+    "mobile CNN": partial(_trained_on_cifar, "mobile CNN", modules.mobile_cnn, 8),
+    "vision transformer": partial(_trained_on_cifar, "vision transformer", modules.VisionTransformer, 12),
     "character transformer": character_transformer,
     "MiniLM-L6": minilm,
     "SqueezeNet": squeezenet,

@@ -8,7 +8,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from .scores import ENOUGH, geometric_mean, size_at
+from .scores import ENOUGH, geometric_mean, monotone, size_at
 
 Row = dict[str, Any]
 
@@ -35,15 +35,26 @@ CURVES = {
 MINUS = "\N{MINUS SIGN}"
 #: Falls of the score in points at which sizes are compared.
 BUDGETS = (0.5, 1.0)
+#: Methods of this project whose ratios are listed for each network.
+OURS = ("NNR", "NNR, with data")
+INT8 = "int8"
+#: Columns of ratios: reference and fall, or None for the score that int8 has.
+REFERENCES: tuple[tuple[str, float | None], ...] = (
+    *((reference, budget) for reference in ("NNCodec", "NNCodec, RDO") for budget in BUDGETS),
+    (INT8, None),
+    (INT8, 0.5),
+)
+#: Columns of the table with a row for each network.
+FIRST = tuple(reference for reference in REFERENCES if reference[0] != "NNCodec, RDO")
 
 STYLE = """
 .paper{fill:#fff}text{fill:#444}.grid{stroke:#ddd}.frame{stroke:#999;fill:none}
 .ours{stroke:#0b63c5;fill:#0b63c5}.theirs{stroke:#c2560a;fill:#c2560a}.plain{stroke:#2b7d3f;fill:#2b7d3f}.blocks{stroke:#7d4fb3;fill:#7d4fb3}
 @media(prefers-color-scheme:dark){.paper{fill:#131416}text{fill:#ccc}.grid{stroke:#333}.frame{stroke:#777}
 .ours{stroke:#5aa9ff;fill:#5aa9ff}.theirs{stroke:#ff9e4f;fill:#ff9e4f}.plain{stroke:#66c47c;fill:#66c47c}.blocks{stroke:#bd94ea;fill:#bd94ea}}
-path.line{fill:none;stroke-width:1.6}path.dashed{stroke-dasharray:5 3}
+path.line{fill:none;stroke-width:1.6}path.dashed{stroke-dasharray:5 3}circle{stroke-width:0;fill-opacity:.6}
 """
-WIDTH, HEIGHT, LEFT, TOP, COLUMNS = 330, 220, 44, 74, 2
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, COLUMNS = 340, 220, 40, 20, 92, 2
 #: Ends of the axes: sizes relative to float32, and falls.
 SIZES, FALLS = (0.02, 0.4), (-1.0, 4.0)
 
@@ -60,6 +71,9 @@ class Results:
         for row in rows:
             if row["samples"] == most[row["network"]]:
                 self.networks.setdefault(row["network"], {})[row["method"], row["setting"]] = row
+        for network, found in self.networks.items():
+            if len({row["weights"] for row in found.values()}) > 1:
+                raise SystemExit(f"rows of {network} are for different weights; delete the rows of the old weights")
 
     def exact(self, network: str) -> Row:
         """Return the row of the float32 network."""
@@ -75,29 +89,37 @@ class Results:
         rows = (row for (name, _), row in self.networks[network].items() if name == method)
         return sorted(((row["bytes"] / whole, row["fall"]) for row in rows), reverse=True)
 
-    def int8(self, network: str, budget: float) -> float | None:
-        """Return the relative size with 8 bits, if the score falls by less than a budget."""
-        row = self.networks[network].get(("integers", "8 bits"))
-        return row["bytes"] / self.exact(network)["bytes"] if row and row["fall"] <= budget else None
+    def ratio(self, network: str, method: str, reference: str, budget: float | None) -> float | None:
+        """Return a size relative to a reference; None if one of both is not known.
 
-    def ratios(self, method: str, budget: float, reference: str) -> list[float]:
-        """Return sizes at a budget relative to those of NNCodec or int8, of all networks that have both."""
-        found = []
-        for network in self.counted():
-            size = size_at(self.points(network, method), budget)
-            if reference == "int8":
-                other = self.int8(network, budget)
-            else:
-                other = size_at(self.points(network, reference), budget)
-            if size and other:
-                found.append(size / other)
-        return found
+        Parameters
+        ----------
+        reference : str
+            Name of a curve, or `INT8`.
+        budget : float or None
+            Fall in points at which sizes are compared. None is the fall of int8, or 0 if int8 has a better score than
+            the float32 network by chance. int8 is no reference for smaller falls than its own.
+        """
+        if reference == INT8:
+            row = self.networks[network].get(("integers", "8 bits"))
+            budget = max(row["fall"], 0.0) if row and budget is None else budget
+            other = row["bytes"] / self.exact(network)["bytes"] if row and row["fall"] <= budget else None
+        else:
+            other = size_at(self.points(network, reference), budget)
+        size = size_at(self.points(network, method), budget) if other else None
+        return size / other if size and other else None
+
+    def mean(self, method: str, reference: str, budget: float | None) -> str:
+        """Return the geometric mean of ratios, with the number of networks, or an empty text."""
+        found = [self.ratio(network, method, reference, budget) for network in self.counted()]
+        ratios = [ratio for ratio in found if ratio]
+        return f"{geometric_mean(ratios):.3f} ({len(ratios)})" if ratios else ""
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return three tables in Markdown: settings, sizes at equal scores, and means."""
+    """Return four tables in Markdown: settings, sizes at equal scores, ratios for each network, and means."""
     results = Results(rows)
-    return "\n\n".join("\n".join(lines) for lines in (_settings(results), _sizes(results), _means(results)))
+    return "\n\n".join("\n".join(make(results)) for make in (_settings, _sizes, _ratios, _means))
 
 
 def _lines(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -135,32 +157,43 @@ def _sizes(results: Results) -> list[str]:
     return _lines(["network", *CURVES], rows)
 
 
-def _means(results: Results) -> list[str]:
-    columns = [(reference, budget) for reference in ("NNCodec", "NNCodec, RDO", "int8") for budget in BUDGETS]
+def _ratios(results: Results) -> list[str]:
+    columns = [(method, *reference) for method in OURS for reference in FIRST]
     rows = []
-    for method in CURVES:
-        cells = [method]
-        for reference, budget in columns:
-            ratios = results.ratios(method, budget, reference)
-            cells.append(f"{geometric_mean(ratios):.3f} ({len(ratios)})" if ratios else "")
-        rows.append(cells)
+    for network in sorted(results.networks, key=results.counted().__contains__, reverse=True):
+        ratios = [results.ratio(network, *column) for column in columns]
+        if any(ratios):
+            rows.append([network, *(f"{ratio:.3f}" if ratio else "-" for ratio in ratios)])
+    rows.append(["geometric mean (networks)", *(results.mean(*column) for column in columns)])
     return _lines(
-        ["method", *(f"{reference}, {budget:g} point{'s' * (budget != 1)}" for reference, budget in columns)], rows
+        ["network", *(f"{method} / {_title(reference, budget)}" for method, reference, budget in columns)], rows
     )
+
+
+def _means(results: Results) -> list[str]:
+    rows = [[method, *(results.mean(method, *reference) for reference in REFERENCES)] for method in CURVES]
+    return _lines(["method", *(_title(*reference) for reference in REFERENCES)], rows)
+
+
+def _title(reference: str, budget: float | None) -> str:
+    return f"{reference}, its score" if budget is None else f"{reference}, {budget:g} point{'s' * (budget != 1)}"
 
 
 # ------------------------------------------------------------------------------------------------ charts
 def charts(rows: Iterable[Row], folder: Path) -> None:
-    """Write ``accuracy.svg``, with light and dark colors: falls of the score by size, a panel for each network."""
+    """Write ``accuracy.svg``, with light and dark colors: falls of the score by size, a panel for each network.
+
+    Points are measurements; lines are the monotone curves that sizes are interpolated on.
+    """
     results = Results(rows)
     panels = [_panel(results, network, k) for k, network in enumerate(results.networks)]
-    height = TOP + HEIGHT * -(-len(panels) // COLUMNS) + 8
+    height = TOP + HEIGHT * -(-len(panels) // COLUMNS) - 30
     label = "Fall of accuracy by size for each network"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH * COLUMNS} {height}" role="img" '
         f'aria-label="{label}" font-family="system-ui, sans-serif" font-size="11"><style>{STYLE}</style>',
         f'<rect class="paper" width="{WIDTH * COLUMNS}" height="{height}"/>',
-        f'<defs><clipPath id="c"><rect width="{WIDTH - LEFT - 12}" height="{HEIGHT - 60}"/></clipPath></defs>',
+        f'<defs><clipPath id="c"><rect width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - 60}"/></clipPath></defs>',
         *_legend(),
         *panels,
         "</svg>\n",
@@ -175,11 +208,12 @@ def _legend() -> Iterable[str]:
         dash = " dashed" if dashed else ""
         yield f'<path class="line {color}{dash}" d="M{x} {y}h28"/><text x="{x + 34}" y="{y + 4}">{name}</text>'
     x = LEFT + 450
-    yield f'<path class="blocks" d="M{x + 10} 16h8v8h-8z"/><text x="{x + 34}" y="24">GGUF Q8_0, Q4_0</text>'
+    yield f'<path class="blocks" d="M{x + 20} 16h8v8h-8z"/><text x="{x + 34}" y="24">GGUF Q8_0, Q4_0</text>'
+    yield f'<text x="{LEFT}" y="64">Change of the score in points, by size relative to float32</text>'
 
 
 def _panel(results: Results, network: str, number: int) -> str:
-    width, height = WIDTH - LEFT - 12, HEIGHT - 60
+    width, height = WIDTH - LEFT - RIGHT, HEIGHT - 60
 
     def x_of(size: float) -> float:
         return width * log(size / SIZES[0]) / log(SIZES[1] / SIZES[0])
@@ -202,10 +236,13 @@ def _panel(results: Results, network: str, number: int) -> str:
         parts.append(f'<text x="-6" y="{y_of(fall) + 4:.1f}" text-anchor="end">{mark}</text>')
     parts.append(f'<rect class="frame" width="{width}" height="{height}"/><g clip-path="url(#c)">')
     for method, (color, dashed) in CURVES.items():
-        points = [(x_of(size), y_of(fall)) for size, fall in results.points(network, method)]
+        points = results.points(network, method)
+        smooth = monotone([fall for _, fall in points])
+        line = "L".join(f"{x_of(size):.1f} {y_of(fall):.1f}" for (size, _), fall in zip(points, smooth, strict=True))
         if points:
-            line = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
             parts.append(f'<path class="line {color}{" dashed" if dashed else ""}" d="M{line}"/>')
+        for size, fall in points:
+            parts.append(f'<circle class="{color}" cx="{x_of(size):.1f}" cy="{y_of(fall):.1f}" r="1.8"/>')
     for size, fall in results.points(network, "GGUF"):
         parts.append(f'<path class="blocks" d="M{x_of(size) - 4:.1f} {y_of(fall) - 4:.1f}h8v8h-8z"/>')
     return "".join([*parts, "</g></g>"])
