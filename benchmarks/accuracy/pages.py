@@ -31,6 +31,7 @@ CURVES = {
     "NNCodec, RDO": ("theirs", True),
     "integers": ("plain", False),
     "GPTQ": ("plain", True),
+    "NNR, fine-tuned": ("tuned", False),
 }
 MINUS = "\N{MINUS SIGN}"
 #: Falls of the score in points at which sizes are compared.
@@ -49,9 +50,9 @@ FIRST = tuple(reference for reference in REFERENCES if reference[0] != "NNCodec,
 
 STYLE = """
 .paper{fill:#fff}text{fill:#444}.grid{stroke:#ddd}.frame{stroke:#999;fill:none}
-.ours{stroke:#0b63c5;fill:#0b63c5}.theirs{stroke:#c2560a;fill:#c2560a}.plain{stroke:#2b7d3f;fill:#2b7d3f}.blocks{stroke:#7d4fb3;fill:#7d4fb3}
+.ours{stroke:#0b63c5;fill:#0b63c5}.theirs{stroke:#c2560a;fill:#c2560a}.plain{stroke:#2b7d3f;fill:#2b7d3f}.blocks{stroke:#7d4fb3;fill:#7d4fb3}.tuned{stroke:#b8326a;fill:#b8326a}
 @media(prefers-color-scheme:dark){.paper{fill:#131416}text{fill:#ccc}.grid{stroke:#333}.frame{stroke:#777}
-.ours{stroke:#5aa9ff;fill:#5aa9ff}.theirs{stroke:#ff9e4f;fill:#ff9e4f}.plain{stroke:#66c47c;fill:#66c47c}.blocks{stroke:#bd94ea;fill:#bd94ea}}
+.ours{stroke:#5aa9ff;fill:#5aa9ff}.theirs{stroke:#ff9e4f;fill:#ff9e4f}.plain{stroke:#66c47c;fill:#66c47c}.blocks{stroke:#bd94ea;fill:#bd94ea}.tuned{stroke:#f07aa8;fill:#f07aa8}}
 path.line{fill:none;stroke-width:1.6}path.dashed{stroke-dasharray:5 3}circle{stroke-width:0;fill-opacity:.6}
 """
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, COLUMNS = 340, 220, 40, 20, 92, 2
@@ -60,7 +61,10 @@ SIZES, FALLS = (0.02, 0.4), (-1.0, 4.0)
 
 
 class Results:
-    """Rows by network, method and setting; the rows with the most samples of each network."""
+    """Rows by network, method and setting; the rows with the most samples of each network.
+
+    Networks with enough samples for means come first.
+    """
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.networks: dict[str, dict[tuple[str, str], Row]] = {}
@@ -68,7 +72,7 @@ class Results:
         most: dict[str, int] = {}
         for row in rows:
             most[row["network"]] = max(row["samples"], most.get(row["network"], 0))
-        for row in rows:
+        for row in sorted(rows, key=lambda row: row["samples"] < ENOUGH):
             if row["samples"] == most[row["network"]]:
                 self.networks.setdefault(row["network"], {})[row["method"], row["setting"]] = row
         for network, found in self.networks.items():
@@ -160,7 +164,7 @@ def _sizes(results: Results) -> list[str]:
 def _ratios(results: Results) -> list[str]:
     columns = [(method, *reference) for method in OURS for reference in FIRST]
     rows = []
-    for network in sorted(results.networks, key=results.counted().__contains__, reverse=True):
+    for network in results.networks:
         ratios = [results.ratio(network, *column) for column in columns]
         if any(ratios):
             rows.append([network, *(f"{ratio:.3f}" if ratio else "-" for ratio in ratios)])
@@ -208,7 +212,7 @@ def _legend() -> Iterable[str]:
         dash = " dashed" if dashed else ""
         yield f'<path class="line {color}{dash}" d="M{x} {y}h28"/><text x="{x + 34}" y="{y + 4}">{name}</text>'
     x = LEFT + 450
-    yield f'<path class="blocks" d="M{x + 20} 16h8v8h-8z"/><text x="{x + 34}" y="24">GGUF Q8_0, Q4_0</text>'
+    yield f'<path class="blocks" d="M{x + 20} 34h8v8h-8z"/><text x="{x + 34}" y="42">GGUF Q8_0, Q4_0</text>'
     yield f'<text x="{LEFT}" y="64">Change of the score in points, by size relative to float32</text>'
 
 
