@@ -44,7 +44,8 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 def test_a_quick_run_measures_each_method_on_each_network(folder: Path) -> None:
     found = {(row["network"], row["method"]) for row in rows(folder)}
     networks = ("digits CNN", "digits example", "digits perceptron")
-    assert found == {(network, method) for network in networks for method in METHODS}
+    tuned = {("digits perceptron", "NNR, fine-tuned")}  # training data are known
+    assert found == tuned | {(network, method) for network in networks for method in METHODS}
 
 
 def test_fine_settings_agree_with_the_float32_network(folder: Path) -> None:
@@ -70,6 +71,27 @@ def test_networks_with_test_samples_in_their_calibration_are_rejected() -> None:
 
     with pytest.raises(SystemExit, match="1 test samples of one occur"):
         Network("one", torch.nn.Identity(), [], lambda _: None, {b"a", b"b"}, {b"b"})  # type: ignore[arg-type,return-value]
+
+
+def synthetic(method: str, setting: str, size: int, fall: float, **more: Any) -> dict[str, Any]:
+    found = {"network": "one", "weights": "a", "samples": 1000, "method": method, "setting": setting}
+    return found | {"bytes": size, "fall": fall} | more
+
+
+def test_sizes_are_compared_at_the_score_of_int8() -> None:
+    from benchmarks.accuracy.pages import Results
+
+    curve = [synthetic("NNR", "fine", 200, 0.1), synthetic("NNR", "coarse", 50, 0.5)]
+    results = Results([synthetic("float32", "", 1000, 0.0), synthetic("integers", "8 bits", 250, 0.3), *curve])
+    assert results.ratio("one", "NNR", "int8", None) == pytest.approx(100 / 250)
+    assert results.ratio("one", "NNR", "int8", 0.2) is None  # int8 falls more
+
+
+def test_rows_of_different_weights_are_rejected() -> None:
+    from benchmarks.accuracy.pages import Results
+
+    with pytest.raises(SystemExit, match="delete the rows of the old weights"):
+        Results([synthetic("float32", "", 1000, 0.0), synthetic("NNR", "fine", 200, 0.1, weights="b")])
 
 
 def test_sizes_are_interpolated_between_monotone_falls() -> None:
