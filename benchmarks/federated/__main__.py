@@ -22,9 +22,7 @@ from . import __doc__ as about
 from .simulation import QUICK, WORK, Plan, Row, methods, run, start, torch
 
 RESULTS = ROOT / "benchmarks" / "results" / "federated.jsonl"
-HEADER = (
-    "| method | MB from clients | of float32 | MB to clients | accuracy | fall from float32 | 95 % interval | seeds |"
-)
+HEADER = "| method | MB from clients | of float32 | MB to clients | accuracy | change | 95 % interval | seeds |"
 
 
 def read(path: Path) -> list[Row]:
@@ -58,14 +56,14 @@ def hits_of(row: Row) -> Any:
 
 
 def table(rows: list[Row]) -> str:
-    """Return Markdown: bytes and accuracies after the last round, and falls from float32 of the same seeds."""
+    """Return Markdown: bytes and accuracies after the last round, and their changes from float32 with the same seeds."""
     out = []
     for (network, split), by_method in last_rounds(finished(rows)):
         out += [
             f"\n{network}, {split} split\n",
             "| method | MB from clients | of float32 | MB to clients | accuracy | ",
         ]
-        out[-1] += "fall from float32 | 95 % interval | seeds |"
+        out[-1] += "change | 95 % interval | seeds |"
         out.append("|---|---:|---:|---:|---:|---:|---|---:|")
         exact = {row["seed"]: row for row in by_method.get("float32", [])}
         for method, found in by_method.items():
@@ -74,12 +72,12 @@ def table(rows: list[Row]) -> str:
                 continue
             up, down = (sum(row[way] for row in mine) for way in ("uplink", "downlink"))
             whole = sum(exact[row["seed"]]["uplink"] for row in mine)
-            falls = 100 * np.mean([hits_of(exact[row["seed"]]) - hits_of(row) for row in mine], axis=0)
-            drawn = falls[np.random.default_rng(0).integers(len(falls), size=(DRAWS, len(falls)))].mean(1)
+            changes = 100 * np.mean([hits_of(row) - hits_of(exact[row["seed"]]) for row in mine], axis=0)
+            drawn = changes[np.random.default_rng(0).integers(len(changes), size=(DRAWS, len(changes)))].mean(1)
             low, high = np.percentile(drawn, (2.5, 97.5))
             accuracy = np.mean([row["accuracy"] for row in mine])
             cells = [method, f"{up / len(mine) / 1e6:.2f}", f"1/{whole / up:.0f}", f"{down / len(mine) / 1e6:.1f}"]
-            cells += [f"{accuracy:.2f} %", f"{falls.mean():+.2f}", f"{low:+.2f} to {high:+.2f}", f"{len(mine)}"]
+            cells += [f"{accuracy:.2f} %", f"{changes.mean():+.2f}", f"{low:+.2f} to {high:+.2f}", f"{len(mine)}"]
             out.append(f"| {' | '.join(cells)} |")
     return "\n".join(out).strip()
 
