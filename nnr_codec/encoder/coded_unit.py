@@ -35,7 +35,8 @@ class CodedUnit:
     Parameters
     ----------
     units : list of bytes
-        The compressed data unit or its parts, and the unit of a tensor's other bits.
+        The compressed data unit or its parts, and the unit of a tensor's other bits; empty for an optional tensor of
+        zeros.
     seconds : float
         Duration of coding.
     least_bytes : int
@@ -92,6 +93,8 @@ class _UnitCoder:
         for part in parts(header, session):
             one, bits = self._levels(header, part)
             tensors.append(one)
+        if self.link and self.link.is_optional and not tensors[0].plan.codebook and not tensors[0].levels.any():
+            return
         unary, tensors = choose_tools(tensors, thorough=tensors[0].plan.tools.thorough)
         header.cabac_unary_length_minus1 = unary
         if self.with_statistics:

@@ -42,6 +42,8 @@ class Link:
         The tensor holds differences of bit patterns.
     by_exponent : bool
         They are sorted by the exponents of the base.
+    is_optional : bool
+        The tensor takes no unit if all of its levels are 0.
     """
 
     elements: Mapping[str, Any]
@@ -51,6 +53,7 @@ class Link:
     is_residual: bool = False
     is_bits: bool = False
     by_exponent: bool = False
+    is_optional: bool = False
 
     @property
     def is_update(self) -> bool:

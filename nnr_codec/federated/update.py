@@ -471,7 +471,8 @@ class UpdateEncoder:
                 int(bool(residuals)),
                 tuple(ids),
             )
-            prepared, requested = Prepared(model, model, links=links), None if residuals else asked
+            prepared = Prepared(model, model, links=links)
+            requested = None if residuals or self.feedback else asked  # feedback compensates for losses
             return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=requested))
 
         arrays, steps = stepped(found, settings, {}) if found else (found, settings)
@@ -525,7 +526,7 @@ class UpdateEncoder:
             return Link({**ids, "put_node_depth": 0} if self._parent != "external" else {})
         update = {"parent_node_id_present_flag": 1, "parent_node_id_type": PARENTS[self._parent]}
         if self._parent == "external":
-            return Link(update)
+            return Link(update, is_optional=True)
         last = self.state.node((self._device_id, parameter_id))
         depth = last.put_node_depth if last else self._depths.get(parameter_id, 0)
         before = last if last and _continues(last, array) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Iterator, Mapping
 from hashlib import sha256, sha512
 from typing import Any
@@ -243,6 +244,42 @@ def test_tensors_of_zeros_are_left_out_and_come_back() -> None:
     nothing = encoder.encode({name: np.zeros_like(array) for name, array in update.items()})
     assert len(nothing) < 60
     assert not any(array.any() for array in decoder.decode(nothing).values())
+
+
+def test_independent_updates_leave_out_tensors_whose_levels_are_zeros() -> None:
+    (update,) = rounds(1)
+    options: dict[str, Any] = {"qp": -40, "fine_vectors": False}  # step sizes above all values of b
+    encoder, decoder = nnr.UpdateEncoder(parent="external", **options), nnr.UpdateDecoder(like=update)
+    data = encoder.encode(update)
+    assert list(headers(data)) == list(encoder.decoded) == ["w"]
+    decoded = decoder.decode(data)
+    assert decoded["w"].any() and decoded["b"].shape == (60,) and not decoded["b"].any()
+    assert list(headers(nnr.UpdateEncoder(**options).encode(update))) == ["w", "b"]  # later updates refer to both
+
+
+def test_error_feedback_returns_tensors_that_were_left_out() -> None:
+    (update,) = rounds(1)
+    encoder = nnr.UpdateEncoder(parent="external", error_feedback=True, qp=-40, fine_vectors=False)
+    total = sum(encoder.encode(update) and encoder.decoded.get("b", 0 * update["b"]) for _ in range(40))
+    assert encoder.feedback and np.abs(total).max() > 0
+    assert np.allclose(total + encoder.feedback.residual["b"], 40 * update["b"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [120, 400, 1500])
+def test_a_target_size_is_met_by_leaving_out_tensors(size: int) -> None:
+    rng = np.random.default_rng(3)
+    update = {f"layer{k}": rng.standard_normal((16, 16)).astype(np.float32) for k in range(20)}
+    assert size / 2 < len(nnr.UpdateEncoder(parent="external", target_size=size).encode(update)) <= size
+
+
+def test_error_feedback_needs_no_warning_about_losses() -> None:
+    (update,) = rounds(1)
+    options: dict[str, Any] = {"parent": "external", "target_size": 300}
+    with pytest.warns(nnr.LossWarning):
+        nnr.UpdateEncoder(**options).encode(update)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nnr.UpdateEncoder(error_feedback=True, **options).encode(update)
 
 
 def test_whole_tensors_take_the_place_of_the_base_and_start_anew() -> None:

@@ -336,6 +336,53 @@ def test_error_feedback_is_kept_in_the_context() -> None:
     assert found + residual[1:].mean() == pytest.approx(60e-4, rel=1e-3)
 
 
+@pytest.mark.parametrize("options", [{}, {"stateful": True}, {"streaming": True}], ids=str)
+def test_updates_take_at_most_the_target_size(options: dict[str, bool]) -> None:
+    target = sum(np.asarray(tensor).nbytes for tensor in initial().values()) // 12
+    _, grid = run(
+        NNRStrategy(FedAvg(), **options), {node: client(node, [NNRMod(target_size=target)]) for node in (1, 2)}
+    )
+    taken = [len(message.content["arrays"][KEY].data) for message in grid.received if message.content.array_records]
+    assert len(taken) == 6 and target / 2 < min(taken) and max(taken) <= target
+
+
+def test_error_feedback_sends_what_the_target_size_leaves_out() -> None:
+    rng = np.random.default_rng(2)
+    start = {f"layer{k}": np.zeros((16, 16), np.float32) for k in range(10)}
+    step = {name: (rng.normal(size=(16, 16)) * 2.0 ** -(k % 3)).astype(np.float32) for k, name in enumerate(start)}
+
+    def train(tensors: Tensors, node: int) -> Tensors:
+        return {name: tensors[name] + step[name] for name in tensors}
+
+    apps = {1: client(1, [NNRMod(target_size=500)], train)}
+    strategy = NNRStrategy(FedAvg(min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0), downlink="lossless")
+    result, grid = run(strategy, apps, 30, start)
+    assert max(len(message.content["arrays"][KEY].data) for message in grid.received) <= 500
+    residual = tensors_of(grid.contexts[1].state[f"{KEY}.residual.arrays"])
+    for name, tensor in tensors_of(result.arrays).items():
+        assert tensor.any()
+        assert np.allclose(tensor + residual[name], 30 * step[name], rtol=0, atol=1e-4)
+
+
+def test_a_target_size_that_is_too_small_changes_nothing() -> None:
+    apps = {node: client(node) for node in (1, 2)}
+    _, grid = run(NNRStrategy(FedAvg()), apps, rounds=1)
+    before = tensors_of(grid.contexts[1].state[f"{KEY}.residual.arrays"])
+    grid.apps[1] = client(1, [NNRMod(target_size=50)])
+    strategy = NNRStrategy(FedAvg())
+    strategy.start(grid, record(initial()), num_rounds=1)
+    (error,) = [message.error for message in grid.received if message.has_error()]
+    assert "more than the target of 50 bytes; use a larger target" in error.reason
+    assert strategy.statistics[1].replies == 1
+    assert same(tensors_of(grid.contexts[1].state[f"{KEY}.residual.arrays"]), before)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1000.5, "1000", True], ids=repr)
+def test_a_target_size_must_be_a_positive_integer(size: Any) -> None:
+    with pytest.raises(nnr.EncodeError, match="target_size"):
+        NNRMod(target_size=size)
+
+
 def test_residuals_of_another_model_are_forgotten() -> None:
     apps = {node: client(node) for node in (1, 2)}
     grid = InProcessGrid(apps)

@@ -166,6 +166,7 @@ def test_options(flare: SimpleNamespace) -> None:
     assert size("WEIGHTS", "small") == len(nnr.encode(tensors, nnr.EncoderConfig.preset("small")))
     assert size("WEIGHTS", options={"qp": -24}) == len(nnr.encode(tensors, qp=-24))
     assert size("WEIGHT_DIFF", "fl") < size("WEIGHT_DIFF") < size("WEIGHT_DIFF", options={"quality": 60})
+    assert size("WEIGHT_DIFF", "fl", options={"target_size": 300}, error_feedback=True) <= 300
     assert size("WEIGHT_DIFF", sparsity=0.9) < 0.5 * size("WEIGHT_DIFF")
     assert size("WEIGHT_DIFF", sbt=0.9, sbt_ternary=1) < 0.5 * size("WEIGHT_DIFF")
     for wrong in (

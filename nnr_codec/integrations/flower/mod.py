@@ -35,9 +35,11 @@ class NNRMod:
     jobs : int
         Number of threads for coding.
     **options
-        As for :func:`nnr_codec.encode`.
+        As for :func:`nnr_codec.encode`. ``target_size`` is the maximum size of each update in bytes; with error
+        feedback, the changes that do not fit are part of the next updates.
 
-    Raises EncodeError for options that do not apply to updates.
+    Raises EncodeError for options that do not apply to updates. An update that exceeds ``target_size`` even with the
+    coarsest step sizes is not sent, and the error feedback remains as it was.
     """
 
     def __init__(
