@@ -132,7 +132,7 @@ def tune_drop(
     *,
     target_drop: float,
     config: EncoderConfig | None = None,
-    budget: int = 10,
+    budget: int = accuracy_drop.BUDGET,
     **options: Unpack[EncoderOptions],
 ) -> DropTuning:
     """Find the smallest size at which a classifier is predicted to lose little accuracy.

@@ -37,9 +37,12 @@ DEVIATIONS = 1.645
 MODEL_ERROR = 0.3
 #: Smallest probability of outputs that are probabilities, and largest deviation of their sum from 1.
 LEAST, ROUNDING = 1e-7, 1e-3
-#: First size relative to the default one; bounds of the next one relative to the last one; ratio of sizes at which the
-#: search stops.
-FIRST, SMALLER, LARGER, CLOSE = 0.4, 0.5, 2.0, 1.03
+#: Default of the maximum number of evaluations.
+BUDGET = 10
+#: First size relative to the default one; bounds of the next one relative to the last one.
+FIRST, SMALLER, LARGER = 0.4, 0.5, 2.0
+#: The search stops at this ratio of sizes, if the limit of the loss is above this part of the target.
+CLOSE, NEAR = 1.03, 0.7
 #: The loss is assumed to fall with this power of the size until two sizes are known.
 POWER = 6
 
@@ -76,13 +79,9 @@ def tune_drop(
     budget: int,
 ) -> DropTuning:
     """See :func:`nnr_codec.tune_drop`. ``coded`` encodes and decodes with given options."""
-    if not 0 < target_drop <= 100:
-        raise EncodeError(Option("target_drop"), f" must be above 0 and at most 100 points, got {target_drop}")
+    check(config, target_drop)
     if budget < 2:
         raise EncodeError(Option("budget"), f" must be at least 2 evaluations, got {budget}")
-    for name in (*MODEL_GOALS, "exact", "fixed_point"):
-        if getattr(config, name) not in (None, False):
-            raise EncodeError(Option("target_drop"), " and ", Option(name), " cannot be combined; choose one")
     before = _checked(outputs(model))
     best: DropTuning | None = None
     low: _Point | None = None  # largest size known to be too small
@@ -90,17 +89,21 @@ def tune_drop(
     size, evaluations = FIRST * coded(config)[1], 1
     for _ in range(budget - 1):
         tried, drop, limit = replace(config, target_size=max(round(size), 1)), inf, inf
+        found = None
         with suppress(EncodeError):  # the size is too small for any step sizes
-            decoded, nbytes = coded(tried)
-            drop, limit = predicted_drop(before, outputs(decoded))
+            found = coded(tried)
+        if found:
+            drop, limit = predicted_drop(before, outputs(found[0]))
             evaluations += 1
-        if limit <= target_drop:
+        if found and limit <= target_drop:
             high = _Point(size, limit)
-            best = DropTuning(tried, drop, limit, nbytes, evaluations)
+            best = DropTuning(tried, drop, limit, found[1], evaluations)
         else:
             low = _Point(size, limit)
         if low and high and high.size < CLOSE * low.size:
-            break
+            if high.limit > NEAR * target_drop:
+                break
+            low = None  # losses of similar sizes differ at random; a smaller size may meet the target
         size = _next_size(low, high, target_drop)
     if best is None:
         raise EncodeError(
@@ -109,6 +112,15 @@ def tune_drop(
             " or the budget",
         )
     return replace(best, evaluations=evaluations)
+
+
+def check(config: EncoderConfig, target_drop: float) -> None:
+    """Raise EncodeError for a target out of range, or options that set the size or the errors in another way."""
+    if not 0 < target_drop <= 100:
+        raise EncodeError(Option("target_drop"), f" must be above 0 and at most 100 points, got {target_drop}")
+    for name in (*MODEL_GOALS, "exact", "fixed_point"):
+        if getattr(config, name) not in (None, False):
+            raise EncodeError(Option("target_drop"), " and ", Option(name), " cannot be combined; choose one")
 
 
 class _Point(NamedTuple):
@@ -126,9 +138,9 @@ def _next_size(low: _Point | None, high: _Point | None, target_drop: float) -> f
             part = log(target_drop / high.limit) / log(low.limit / high.limit)
         return high.size * exp(log(low.size / high.size) * min(max(part, 0.25), 0.75))
     if low:
-        return low.size * CLOSE * min((low.limit / target_drop) ** (1 / POWER), LARGER)
+        return low.size * CLOSE * min(float((low.limit / target_drop) ** (1 / POWER)), LARGER)
     assert high
-    return high.size / CLOSE * max((high.limit / target_drop) ** (1 / POWER), SMALLER)
+    return high.size / CLOSE * max(float((high.limit / target_drop) ** (1 / POWER)), SMALLER)
 
 
 def predicted_drop(before: Scores, after: Scores) -> tuple[float, float]:
