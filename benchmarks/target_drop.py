@@ -112,7 +112,10 @@ def measure(network: Network, rows: dict[Any, Row], write: Callable[[Row], None]
         return rows[network.name, network.weights, setting]
 
     chosen = [row(f"target {target:g}", divided.chosen, target) for target in TARGETS]
-    size = round(FIRST * max(one["bytes"] for one in chosen))
+    scanned = [
+        int(setting[5:]) for _, weights, setting in rows if weights == network.weights and setting[:5] == "size "
+    ]
+    size = min(scanned, default=round(FIRST * max(one["bytes"] for one in chosen)))
     while row(f"size {size}", divided.at, size)["fall"] < LAST:
         size = round(STEP * size)
 
