@@ -257,8 +257,9 @@ def encode(
             raise
         with coding.usage_errors():
             config = replace(config, **costs)
-    given = samples.Samples.read(data, models[0], module, limits) if data else None
-    if given:
+    given = None
+    if data:
+        given = samples.Samples.read(data, models[0], module, limits)
         with printer.progress("calibrating", 1) as progress:
             sensitivities, hessians = given.costs(progress)
         with coding.usage_errors():

@@ -102,9 +102,10 @@ def tune_drop(
         size = _next_size(sorted(points, reverse=True), target_drop)
     if best is None:
         raise EncodeError(
-            f"no tried size keeps the predicted loss of accuracy within {target_drop:g} points; raise the ",
+            f"none of {len(points)} sizes up to {max(points).size:,.0f} bytes keeps the predicted loss of accuracy "
+            "within the ",
             Option("target_drop"),
-            " or the budget",
+            f" of {target_drop:g}; raise it, or omit other options that change the model",
         )
     return replace(best, evaluations=evaluations)
 
