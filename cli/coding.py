@@ -201,4 +201,6 @@ def _typed(option: Option) -> str:
     """Return the text that the user of the current command typed for an encoder option."""
     if option.name == "exact" and click.get_current_context().params["preset"] == LOSSLESS:
         return f"--preset {LOSSLESS}"
+    if option.name in ("sensitivity", "hessians") and click.get_current_context().params.get("data"):
+        return "--data"
     return option_name(option)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import coding, maps, output, params
+from . import coding, maps, output, params, samples
 from .coding import LOSSLESS
 from .diff import error_text
 
@@ -29,7 +30,8 @@ PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, "lora", GPP)
     cls=params.GroupedCommand,
     headings={
         "Common options": "target quality preset lossless target_size check dry_run reports jobs force",
-        "Other goals": "qp qp_density snr max_error target_ratio rules known fixed_point",
+        "Other goals": "qp qp_density snr max_error target_ratio target_drop rules fixed_point",
+        "Sample inputs": "data module known",
         "Quantization": coding.QUANTIZATION,
         "Graph and parameter reduction": "topology block fold_batchnorm local_scaling reduce",
         "Bitstream syntax": f"profile {coding.SYNTAX} parts layer_parameter_sets join",
@@ -47,6 +49,7 @@ Examples:
   nnr encode all-MiniLM-L6-v2/ -o minilm.nnr --attach '*.py'
   nnr encode weights.npz -o weights.nnr --qp -32 --rule 'head.*:exact=true' --check
   nnr encode model.nnef -o model.nnr --target-size 2.5MB
+  nnr encode model.onnx -o model.nnr --data samples.npz --target-drop 0.5
   nnr encode model.nnef --preset small --dry-run
   nnr encode model.nnef -o model.nnr --fold-batchnorm --indexed-references --check
   nnr encode model.nnef -o model.nnr --fixed-point q7.8 --fold-batchnorm
@@ -126,6 +129,16 @@ Where several rules match a tensor, the last one wins.
 )
 @coding.options("rules", "effort", "rate", "codebook", "jobs")
 @click.option(
+    "--target-drop",
+    type=float,
+    metavar="POINTS",
+    help="Smallest size at which a classifier is predicted to lose at most this many percentage points of accuracy, "
+    "such as 0.5; requires --data. Takes up to 10 encodings.",
+)
+@samples.options(
+    ", as for nnr calibrate. Sensitivities and second moments are measured with them, and the loss for --target-drop"
+)
+@click.option(
     "--sensitivity",
     "known",
     type=params.FileName(),
@@ -174,6 +187,9 @@ def encode(
     dequantize: bool,
     check: bool,
     jobs: int,
+    target_drop: float | None,
+    data: str | None,
+    module: str | None,
     known: str | None,
     rules: tuple[nnr.Rule, ...],
     reports: tuple[str, ...],
@@ -204,6 +220,9 @@ def encode(
         )
     config = coding.encoder_config(DEFAULT, preset, lossless, rules, options)
     check_steps(config)
+    check_samples(models, data, module, known)
+    if target_drop is not None:
+        check_drop(target_drop, data, config, preset, {"--map": bool(wanted), "--dry-run": dry_run})
     if attach and not attachments:
         raise click.UsageError("--attach and --no-attachments cannot be combined; choose one")
     if attach and not all(map(os.path.isdir, models)):
@@ -224,7 +243,7 @@ def encode(
             raise click.UsageError(f"{place} is the file of two outputs; use other names")
         if place == model != "-":
             output.model(model, format=model_format, limits=limits)  # raises the error for a bitstream
-    inputs = [*models, known] if known else models
+    inputs = [*models, *[name for name in (known, data) if name]]
     for name in reports:
         params.open_target(name, *inputs, force=force, folder=False)
     streams = [None if dry_run else params.open_target(place, *inputs, force=force, folder=False) for place in places]
@@ -232,12 +251,19 @@ def encode(
         params.check_bitstream_name(place)
     if known is not None:
         try:
-            data = data_of(nnr.load(known, format="npz", limits=limits))
+            costs = costs_of(nnr.load(known, format="npz", limits=limits))
         except nnr.FormatError as error:
             error.add_note("--sensitivity requires an .npz file (docs/guides/data-aware.md)")
             raise
         with coding.usage_errors():
-            config = replace(config, **data)
+            config = replace(config, **costs)
+    given = None
+    if data:
+        given = samples.Samples.read(data, models[0], module, limits)
+        with printer.progress("calibrating", 1) as progress:
+            sensitivities, hessians = given.costs(progress)
+        with coding.usage_errors():
+            config = replace(config, sensitivity=sensitivities, hessians=hessians)
     for k, (model, place, stream) in enumerate(zip(models, places, streams, strict=True)):
         chosen = attach if attachments else None
         source = output.model(model, format=model_format, limits=limits, strict=strict, attach=chosen)
@@ -248,6 +274,8 @@ def encode(
             continue
         asked = maps.measured(source, model, config, evaluation, jobs, printer) if evaluation else config
         asked = maps.stating(asked, base_model_id, validation_performance, metric)
+        if given and target_drop is not None:
+            asked = tuned(source, given, target_drop, asked, printer)
         kept = io.BytesIO() if stream and check else None
         with params.resumable(resume, models[:k]), printer.progress("encoding", len(source)) as progress:
             report = nnr.encode_file(
@@ -300,7 +328,58 @@ def compared(
             return nnr.compare_models(nnr.folded(source, config), decoded, progress)
 
 
-def data_of(known: nnr.Model) -> dict[str, Any]:
+def check_samples(models: tuple[str, ...], data: str | None, module: str | None, known: str | None) -> None:
+    """Raise UsageError for sample inputs that cannot be used."""
+    if module and not data:
+        raise click.UsageError("--module requires --data")
+    if data and known:
+        raise click.UsageError("--data and --sensitivity cannot be combined; --data measures the sensitivities")
+    if data and (len(models) > 1 or models == ("-",)):
+        raise click.UsageError(
+            f"--data requires one model file, got {'standard input' if len(models) == 1 else len(models)}"
+        )
+
+
+def check_drop(
+    target_drop: float, data: str | None, config: nnr.EncoderConfig, preset: str | None, others: dict[str, bool]
+) -> None:
+    """Raise UsageError for options that exclude a predicted loss; ``others`` maps further ones to their presence."""
+    from nnr_codec.encoder import accuracy_drop
+
+    if not data:
+        raise click.UsageError("--target-drop requires --data, a file of sample inputs")
+    others = {**others, f"--preset {preset}": preset not in (None, DEFAULT, GPP)}
+    for other, is_given in others.items():
+        if is_given:
+            raise click.UsageError(f"--target-drop and {other} cannot be combined; choose one")
+    with coding.usage_errors():
+        accuracy_drop.check(config, target_drop)
+
+
+def tuned(
+    source: nnr.Model, given: samples.Samples, target_drop: float, config: nnr.EncoderConfig, printer: output.Printer
+) -> nnr.EncoderConfig:
+    """Return the options for the smallest size at which the predicted loss of accuracy meets the target."""
+    import nnr_codec as nnr
+    from nnr_codec.encoder.accuracy_drop import BUDGET
+
+    scores, calls = given.scores(), itertools.count(1)
+    with printer.progress("predicting losses", BUDGET) as progress:
+
+        def outputs(model: nnr.Model) -> Any:
+            found = scores(model)
+            progress("", next(calls), BUDGET)
+            return found
+
+        found = nnr.tune_drop(source, outputs, target_drop=target_drop, config=config)
+    printer.note(
+        f"predicted loss of accuracy at {found.nbytes:,} bytes: {found.drop:.2f} points, at most {found.limit:.2f} "
+        f"with 95 % confidence ({len(given):,} samples, {found.evaluations} evaluations)"
+    )
+    return found.config
+
+
+def costs_of(known: nnr.Model) -> dict[str, Any]:
     """Return the options from an archive of sensitivities and second moments."""
     parts = {name: name.removeprefix(HESSIAN) for name in known}
     return {

@@ -18,6 +18,7 @@ from .api.trials import folded as folded
 from .api.trials import measure as measure
 from .api.trials import reduce as reduce
 from .api.trials import tune as tune
+from .api.trials import tune_drop as tune_drop
 from .bitstream.aggregate import extract as extract
 from .bitstream.ndu import write_ndu as write_ndu
 from .bitstream.nodes import Node as Node
@@ -55,6 +56,7 @@ from .decoder.tools import requirements as requirements
 from .decoder.tools import tree as tree
 from .decoder.update_sequence import Update as Update
 from .decoder.update_sequence import UpdateDecoder as UpdateDecoder
+from .encoder.accuracy_drop import DropTuning as DropTuning
 from .encoder.fixed_point import Saturation as Saturation
 from .encoder.fixed_point import SaturationWarning as SaturationWarning
 from .encoder.reduce.sparsify import sparsify as sparsify

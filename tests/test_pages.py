@@ -67,6 +67,7 @@ NEEDS = {
     **dict.fromkeys(("torch", "safetensors.torch", "integrations.torch", "integrations.training"), "torch"),
     "integrations.distributed_checkpoint": "torch",
     "integrations.flower": "flwr",
+    **dict.fromkeys(("integrations.onnx", "integrations.class_scores"), "onnxruntime"),
 }
 #: Names that blocks of Python assume and that only PyTorch can create.
 TORCH = ("torch", "network", "module", "loader")
@@ -228,7 +229,7 @@ def test_blocks(page: Path, names: dict[str, Any], capsys: pytest.CaptureFixture
                     continue
                 assert words[0] == "nnr", line
                 package = next((absent[word] for word in words if word in absent), "")
-                if {"python evaluate.py", "calibrate"} & {*words} and not find_spec("onnxruntime"):
+                if {"python evaluate.py", "calibrate", "--data"} & {*words} and not find_spec("onnxruntime"):
                     package = "onnxruntime"
                 if package:
                     absent |= dict.fromkeys(

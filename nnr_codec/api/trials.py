@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from .. import formats
 from ..bitstream.performance import Performance, PerformanceMaps
 from ..config import EncoderConfig, EncoderOptions, configured
+from ..encoder import accuracy_drop, tuning
 from ..encoder import estimate as estimation
-from ..encoder import tuning
 from ..encoder.encode import encode_units
 from ..encoder.prepared import Prepared
 from ..encoder.tensor_report import TensorReport
@@ -28,6 +28,9 @@ from .preparation import prepared_model, with_all_amounts
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    import numpy.typing as npt
+
+    from ..encoder.accuracy_drop import DropTuning
     from ..encoder.tuning import Tuning
     from .arguments import ModelSource
 
@@ -121,6 +124,58 @@ def tune(
         return decode(data, topology=loaded.topology), len(data), units
 
     return tuning.tune(loaded, prepared.model, evaluate, coded, settings, tolerance, budget, prepared.restored)
+
+
+def tune_drop(
+    model: ModelSource,
+    outputs: Callable[[Model], npt.NDArray[Any]],
+    *,
+    target_drop: float,
+    config: EncoderConfig | None = None,
+    budget: int = accuracy_drop.BUDGET,
+    **options: Unpack[EncoderOptions],
+) -> DropTuning:
+    """Find the smallest size at which a classifier is predicted to lose little accuracy.
+
+    The accuracy is predicted from the outputs on samples without labels (docs/guides/data-aware.md). Use
+    ``sensitivity`` and ``hessians`` from the same samples to get smaller files.
+
+    Parameters
+    ----------
+    model
+        As for :func:`encode`.
+    outputs : callable
+        Function from a Model to the scores of its classes on the samples: floats of shape (samples, ..., classes),
+        logits or probabilities, for at least 32 decisions. It gets ``model`` first, then decoded models. The samples
+        must not be those on which the network was trained.
+    target_drop : float
+        Maximum loss of accuracy in percentage points, above 0. The upper limit of the predicted loss meets it.
+    config, options
+        As for :func:`encode`, without any goal.
+    budget : int, default 10
+        Maximum number of evaluations, at least 2. Each one after the first needs an encoding and a decoding.
+
+    Returns
+    -------
+    DropTuning
+        Options of the smallest bitstream found that meets the target, its size, and its predicted loss.
+
+    Raises
+    ------
+    EncodeError
+        No tried size meets the target, the outputs do not have the required form, the options have a goal, or
+        ``target_drop`` or ``budget`` is out of range.
+    NnrError
+        As :func:`encode`.
+    """
+    loaded = formats.as_model(model)
+
+    def coded(settings: EncoderConfig) -> tuple[Model, int]:
+        settings = with_all_amounts(loaded, settings)
+        data = b"".join(encode_units(prepared_model(loaded, settings), settings))
+        return decode(data, topology=loaded.topology), len(data)
+
+    return accuracy_drop.tune_drop(loaded, outputs, coded, configured(tune_drop, config, options), target_drop, budget)
 
 
 def folded(model: ModelSource, config: EncoderConfig | None = None, **options: Unpack[EncoderOptions]) -> Model:
