@@ -299,11 +299,12 @@ def _settled(arrays: list[Array], name: str, config: EncoderConfig, blocks: froz
     if not quantizable(tensor):
         return {"exact": True}
     options, in_block = tensor.options, name in blocks
-    plain = replace(tensor, options=replace(options, snr=None, max_error=None))
+    plain = replace(tensor, options=replace(options, snr=None, max_error=None, noise_shaping=False))
     if options.max_error is not None:
         return _bounded(plain, options.max_error, in_block)
     assert options.snr is not None
-    return _with_snr(plain, 10 ** (options.snr / 10), in_block)
+    found = _with_snr(plain, 10 ** (options.snr / 10), in_block)
+    return {**found, "noise_shaping": False} if "qp" in found else found
 
 
 def _bounded(tensor: TensorFacts, bound: float, in_block: bool) -> Options:
