@@ -30,7 +30,7 @@ from .rate_distortion import least_cost
 #: Exponents of the step sizes of vectors, relative to the root mean square (65 dB), and of vectors without negative
 #: values, relative to the smallest value: small variances are important. The latter are at least 2**LEAST of the largest
 #: value: smaller variances are below the number that batch normalization adds to them.
-FINE, FINE_LOW, LEAST = -9, -2, -18
+FINE, FINE_LOW, LEAST = -9, -4, -18
 #: Exponent of the step sizes of vectors with a wide range, relative to the smallest value.
 WIDE_LOW = -5
 #: Maximum octaves by which step sizes of vectors become coarser: half of the octaves of other tensors.
@@ -215,9 +215,9 @@ def _fine(facts: TensorFacts) -> TensorPlan | None:
     """Return uniform quantization of a vector, with a step size from its root mean square and its smallest value.
 
     A ``qp`` below the default makes this step size smaller by the same factor. A ``qp`` above it makes the step size of
-    the root mean square larger by half as many octaves; the limit for the smallest value stays. Unsuitable values (tiny, or
-    with a wide range) are stored as float32. Other vectors are not, even if that were smaller, because NNCodec 2.1.3
-    cannot read a unit after one of NNR_PT_RAW_FLOAT.
+    the root mean square larger by half as many octaves; the limit for the smallest value stays. Unsuitable values
+    (tiny, or with a wide range) are stored as float32. Other vectors are not, even if that were smaller, because
+    NNCodec 2.1.3 cannot read a unit after one of NNR_PT_RAW_FLOAT.
     """
     density, default = facts.config.qp_density, DEFAULT_STEP_EXPONENT << facts.config.qp_density
     low, high = facts.bounds
