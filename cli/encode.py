@@ -60,7 +60,7 @@ Examples:
 \b
 Keys of a rule: qp, quality, snr, max_error, fine_vectors, dependent_quantization, exact,
 scan_order, fast_decode, row_skipping, cabac_unary_length_minus1, choose_shift_parameters, rate,
-codebook, reducible.
+codebook, noise_shaping, reducible.
 dq is short for dependent_quantization.
 Where several rules match a tensor, the last one wins.
 """,

@@ -64,7 +64,7 @@ FIXED_POINT = {"q7.8": (8, 16)}
 #: Parameters that a block may contain besides its weight: local scaling, batch normalization, bias.
 BLOCK_TYPES = NNR_CPT_LS | NNR_CPT_BN | NNR_CPT_BI
 #: Boolean tensor options without a None state.
-_FLAGS = ("fine_vectors", "fast_decode", "reducible")
+_FLAGS = ("fine_vectors", "fast_decode", "noise_shaping", "reducible")
 #: Values of the option ``topology``: in the bitstream, or supplied to decoders separately.
 TOPOLOGY = ("carried", "external")
 
@@ -117,6 +117,10 @@ class TensorOptions:
     codebook : int or None
         Maximum number of codebook entries, 1..65536; applies to tensors that have more distinct values with ``qp``. 0:
         never use a codebook. None: by ``effort``.
+    noise_shaping : bool
+        Choose the errors of convolution weights so that they change the outputs of typical inputs less, although their
+        squared error grows by about 1 dB (docs/explanation/encoder.md). False: minimize the squared error. No effect
+        with ``snr``, ``max_error``, a ``rate`` of 0, calibration data, or an ``effort`` below 5.
     reducible : bool
         False: steps of ``reduce`` skip the tensor. They also skip tensors with ``exact``.
     """
@@ -135,6 +139,7 @@ class TensorOptions:
     choose_shift_parameters: bool | None = None
     rate: float | None = None
     codebook: int | None = None
+    noise_shaping: bool = True
     reducible: bool = True
 
     def step_qp(self, qp_density: int) -> int:
@@ -164,6 +169,7 @@ class RuleOptions(TypedDict, total=False):
     choose_shift_parameters: bool | None
     rate: float | None
     codebook: int | None
+    noise_shaping: bool
     reducible: bool
 
 

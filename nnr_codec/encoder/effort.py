@@ -19,6 +19,8 @@ class Effort:
         Use rate-distortion optimization in quantization.
     passes : int
         Number of searches of each block of parameters in this optimization.
+    shaping : bool
+        Shape the errors of convolutions.
     rows : bool
         Skip rows of zeros if that saves bits.
     unary : bool
@@ -35,6 +37,7 @@ class Effort:
     glance: bool = False
     optimised: bool = False
     passes: int = 1
+    shaping: bool = False
     rows: bool = False
     unary: bool = False
     codebooks: bool = False
@@ -48,7 +51,7 @@ def _levels() -> tuple[Effort, ...]:
         {"optimised": True},
         {"shift_parameters": True},
         {"glance": True},
-        {"rows": True},
+        {"shaping": True, "rows": True},
         {"unary": True, "passes": 2},
         {"codebooks": True},
         {"uniform": True},

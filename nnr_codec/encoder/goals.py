@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from math import floor, log2, sqrt
+from math import floor, fsum, log2, prod, sqrt
 from typing import Any, TypeVar
 
 import numpy as np
@@ -76,7 +76,9 @@ def resolve_goals(
     by_quality = {name: quality for name in names if (quality := wanted[name].quality) is not None}
     known = read_factors(pairs, read, pool, energy=any(wanted[block.weight].qp is None for block in pairs))
     energies = read_each([name for name in by_quality if name not in known], read, pool, _energy, config)
-    energies |= {name: (one.energy, one.rows * one.columns) for name, one in known.items() if name in by_quality}
+    energies |= {
+        name: (one.energy, one.rows * one.columns, one.columns) for name, one in known.items() if name in by_quality
+    }
     found: dict[str, Options] = {}
     for group in [[name] for name in by_quality] if apart else [[*by_quality]]:
         found |= _quality_steps(by_quality, {name: energies[name] for name in group})
@@ -203,15 +205,24 @@ def quantizable(tensor: TensorFacts) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------ quality
-def _quality_steps(wanted: Mapping[str, float], found: Mapping[str, tuple[float, int]]) -> dict[str, Options]:
-    """Return the qp of each tensor with a quality, computed from the energies of all of them."""
+def _quality_steps(wanted: Mapping[str, float], found: Mapping[str, tuple[float, int, int]]) -> dict[str, Options]:
+    """Return the qp of each tensor with a quality, computed from the energies of all of them.
+
+    Step sizes are proportional to fan-in**0.25. They have the same squared error together as one step size for all.
+    """
     steps = {}
     for quality in set(wanted.values()):
         mine = [energy for name, energy in found.items() if wanted[name] == quality]
-        steps[quality] = clipped(usual_qp(mine) + quality_shift(quality))
+        usual = usual_qp((signal, count) for signal, count, _ in mine)
+        total = sum(count for _, count, _ in mine)
+        mean = fsum(count * sqrt(fan_in) for _, count, fan_in in mine) / max(total, 1)
+        step = step_size(clipped(usual + quality_shift(quality)), DENSITY)
+        steps[quality] = step / sqrt(mean) if total else step
     return {
-        name: {"qp": steps[wanted[name]] if count else clipped(DEFAULT_QP + quality_shift(wanted[name]))}
-        for name, (_, count) in found.items()
+        name: {"qp": qp_of(steps[wanted[name]] * sqrt(sqrt(fan_in)))}
+        if count
+        else {"qp": clipped(DEFAULT_QP + quality_shift(wanted[name]))}
+        for name, (_, count, fan_in) in found.items()
     }
 
 
@@ -220,9 +231,9 @@ def _floor(quality: float | None) -> float:
     return min(FLOOR, 10 ** (((quality or 0) - 10) / 10))
 
 
-def _may_miss_floor(options: TensorOptions, energy: tuple[float, int], found: Options) -> bool:
+def _may_miss_floor(options: TensorOptions, energy: tuple[float, int, int], found: Options) -> bool:
     """Return whether a matrix could be below its floor at a step size, assuming twice the usual noise."""
-    signal, count = energy
+    signal, count, _ = energy
     ratio = _floor(options.quality)
     if not signal or ratio <= 1:
         return False
@@ -282,12 +293,12 @@ def clipped(qp: int) -> int:
     return max(LEAST_QP, min(GREATEST_QP, qp))
 
 
-def _energy(arrays: list[Array], name: str, config: EncoderConfig) -> tuple[float, int]:
-    """Return the sum of the squares of a tensor with a quality, and the number of its nonzero values."""
+def _energy(arrays: list[Array], name: str, config: EncoderConfig) -> tuple[float, int, int]:
+    """Return the sum of the squares of a tensor with a quality, the number of its nonzero values, and its fan-in."""
     tensor = tensor_facts(name, arrays[0], config)
     if not quantizable(tensor) or tensor.is_fine:
-        return 0.0, 0
-    return power(tensor.floats), int(np.count_nonzero(tensor.floats))
+        return 0.0, 0, 1
+    return power(tensor.floats), int(np.count_nonzero(tensor.floats)), prod(tensor.dims[1:])
 
 
 # ------------------------------------------------------------------------------------------------ snr, max_error
@@ -299,11 +310,12 @@ def _settled(arrays: list[Array], name: str, config: EncoderConfig, blocks: froz
     if not quantizable(tensor):
         return {"exact": True}
     options, in_block = tensor.options, name in blocks
-    plain = replace(tensor, options=replace(options, snr=None, max_error=None))
+    plain = replace(tensor, options=replace(options, snr=None, max_error=None, noise_shaping=False))
     if options.max_error is not None:
         return _bounded(plain, options.max_error, in_block)
     assert options.snr is not None
-    return _with_snr(plain, 10 ** (options.snr / 10), in_block)
+    found = _with_snr(plain, 10 ** (options.snr / 10), in_block)
+    return {**found, "noise_shaping": False} if "qp" in found else found
 
 
 def _bounded(tensor: TensorFacts, bound: float, in_block: bool) -> Options:

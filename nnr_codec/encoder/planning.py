@@ -23,16 +23,18 @@ from .distinct_values import SHARE, sample
 from .exact import GLANCE, Cheapest, exact, exact_levels, exact_plain, plain, raw_is_exact
 from .facts import FLOAT_FORMATS, TensorFacts
 from .fixed_point import fixed_plan
+from .noise_shaping import shaped
 from .plan import Dependent, Quantized, Raw, TensorPlan, Uniform, as_uniform
 from .rate_distortion import least_cost
 
-#: Exponents of the step sizes of vectors, relative to the root mean square (65 dB), and, if no value is negative, to
-#: the magnitude below which one value in LOW lies: small variances are important.
-FINE, FINE_LOW, LOW = -9, -5, 8
+#: Exponents of the step sizes of vectors, relative to the root mean square (65 dB), and of vectors without negative
+#: values, relative to the smallest value: small variances are important. The latter are at least 2**LEAST of the largest
+#: value: smaller variances are below the number that batch normalization adds to them.
+FINE, FINE_LOW, LEAST = -9, -4, -18
+#: Exponent of the step sizes of vectors with a wide range, relative to the smallest value.
+WIDE_LOW = -5
 #: Maximum octaves by which step sizes of vectors become coarser: half of the octaves of other tensors.
 COARSER = 2
-#: Number of values sampled for the step size of a vector.
-FINE_SAMPLE = 1 << 14
 #: Levels below this need fewer than the 32 bits of a raw float, even in short tensors.
 RAW_LEVEL = 1 << 13
 #: Cost of a bit in squared step sizes, with dependent quantization and without.
@@ -48,7 +50,7 @@ def plan_tensor(facts: TensorFacts, in_block: bool = False) -> TensorPlan:
         Quantize floats, if at all, with a step size of the options and without a codebook.
     """
     with np.errstate(all="ignore"):  # results are checked
-        plan = _planned(facts, in_block)
+        plan = shaped(facts, _planned(facts, in_block))
     if plan.record and not facts.config.side_info:
         raise EncodeError(*_not_representable(facts), tensor=facts.name)
     return plan
@@ -210,12 +212,12 @@ def _raw(facts: TensorFacts) -> TensorPlan | None:
 
 
 def _fine(facts: TensorFacts) -> TensorPlan | None:
-    """Return uniform quantization of a vector, with a step size from its root mean square and its small values.
+    """Return uniform quantization of a vector, with a step size from its root mean square and its smallest value.
 
     A ``qp`` below the default makes this step size smaller by the same factor. A ``qp`` above it makes the step size of
-    the root mean square larger by half as many octaves; the limit for small values stays. Unsuitable values (tiny, or
-    with a wide range) are stored as float32. Other vectors are not, even if that were smaller, because NNCodec 2.1.3
-    cannot read a unit after one of NNR_PT_RAW_FLOAT.
+    the root mean square larger by half as many octaves; the limit for the smallest value stays. Unsuitable values
+    (tiny, or with a wide range) are stored as float32. Other vectors are not, even if that were smaller, because
+    NNCodec 2.1.3 cannot read a unit after one of NNR_PT_RAW_FLOAT.
     """
     density, default = facts.config.qp_density, DEFAULT_STEP_EXPONENT << facts.config.qp_density
     low, high = facts.bounds
@@ -227,9 +229,13 @@ def _fine(facts: TensorFacts) -> TensorPlan | None:
     if not 0 < facts.energy[0] < inf:  # float64 values whose squares vanish or overflow
         return _raw(facts)
     coarser = facts.options.step_qp(density) - default
-    by_mean, by_low = _fine_qps(facts)
-    qp = min(by_mean + min(coarser // 2, COARSER << density), by_low) if coarser > 0 else min(by_mean, by_low) + coarser
     info = _finfo(facts.data_format)
+    by_mean = qp_below(ldexp(sqrt(facts.energy[0] / facts.array.size), FINE), density)
+    by_low = by_mean + (COARSER << density)
+    if low >= 0:
+        least = ldexp(largest, max(LEAST, 1 - info.nmant))
+        by_low = qp_below(max(ldexp(facts.smallest, FINE_LOW), least), density)
+    qp = min(by_mean + min(coarser // 2, COARSER << density), by_low) if coarser > 0 else min(by_mean, by_low) + coarser
     legal = info.tiny <= step_size(qp, density) <= info.max
     if not legal or not _is_exact(largest, qp - qp % (1 << density), density, info):
         return _raw(facts)
@@ -240,24 +246,11 @@ def _wide(facts: TensorFacts) -> TensorPlan | None:
     """Return uniform quantization that preserves the smallest value; None if levels would be too large."""
     values = facts.floats.reshape(-1)
     smallest = float(values.min(where=values > 0, initial=np.inf))
-    qp = qp_below(ldexp(smallest, FINE_LOW), facts.config.qp_density)
+    qp = qp_below(ldexp(smallest, WIDE_LOW), facts.config.qp_density)
     plan = _quantized(facts, qp, dependent=False)
     if plan is None or plan.qp > qp:
         return None
     return replace(plan, coding=Quantized(Uniform(plan.qp, plan.step), importance=plan.importance))
-
-
-def _fine_qps(facts: TensorFacts) -> tuple[int, int]:
-    """Return the largest qp that the root mean square permits, and the largest qp that small values permit."""
-    density = facts.config.qp_density
-    by_mean = qp_below(ldexp(sqrt(facts.energy[0] / facts.array.size), FINE), density)
-    if facts.bounds[0] < 0:
-        return by_mean, by_mean + (COARSER << density)
-    some = sample(facts.floats.reshape(-1), FINE_SAMPLE).astype(np.float64)
-    above = np.sort(some[some > 0])
-    if not len(above):
-        return by_mean, by_mean + (COARSER << density)
-    return by_mean, qp_below(ldexp(float(above[len(above) // LOW]), FINE_LOW), density)
 
 
 def _quantized(facts: TensorFacts, qp: int, dependent: bool) -> TensorPlan | None:

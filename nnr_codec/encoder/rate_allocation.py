@@ -242,7 +242,7 @@ def _curve(arrays: list[Array], name: str, config: EncoderConfig, about: int, we
     tensor = tensor_facts(name, arrays[0], config)
     if not quantizable(tensor) or tensor.options.exact or not any(tensor.bounds):
         return None
-    tensor = replace(tensor, options=replace(tensor.options, scan_order=0), importance=None)
+    tensor = replace(tensor, options=replace(tensor.options, scan_order=0, noise_shaping=False), importance=None)
     some = excerpt(tensor, about)
     array = some.array.copy()
     array.flat[0], array.flat[-1] = tensor.array.min(), tensor.array.max()  # they determine the possible step sizes

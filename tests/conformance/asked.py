@@ -65,6 +65,7 @@ TENSOR: dict[str, st.SearchStrategy[Any]] = {
     "choose_shift_parameters": st.booleans(),
     "rate": st.sampled_from([0, 0.3, 1, 16]),
     "codebook": st.sampled_from([0, 1, 2, 5, 16, 300]),
+    "noise_shaping": st.booleans(),
     "reducible": st.booleans(),
 }
 BITSTREAM: dict[str, st.SearchStrategy[Any]] = {
