@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import encode, output, params
+from . import output, params
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
 
-#: Samples in a batch of a PyTorch module.
-BATCH = 32
+#: Samples in a batch of a PyTorch module; each batch gives one gradient.
+BATCH = 4
 
 
 @click.command(
@@ -64,6 +64,7 @@ def calibrate(
     """
     import nnr_codec as nnr
     from nnr_codec.integrations import onnx
+    from nnr_codec.integrations.second_moments import archive
 
     if target != "-" and not target.lower().endswith(".npz"):
         raise click.UsageError(f"{target!r} must end in .npz")
@@ -79,7 +80,7 @@ def calibrate(
             costs, moments = of_module(module, output.model(model, limits=limits), given)
         else:
             costs, moments = onnx.sensitivity(model, given, progress=progress)
-    known = nnr.Model({**costs, **{encode.HESSIAN + name: moment for name, moment in moments.items()}})
+    known = nnr.Model(archive(costs, moments))
     output.save(known, stream, target, "npz", force)
     count = len(next(iter(given.values())))
     printer.note(
