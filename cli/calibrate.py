@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import encode, output, params, samples
+from . import output, params, samples
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
@@ -44,6 +44,7 @@ def calibrate(
     No labels are required. 64 to 512 samples are usual; do not use samples on which the result is tested.
     """
     import nnr_codec as nnr
+    from nnr_codec.integrations.second_moments import archive
 
     if target != "-" and not target.lower().endswith(".npz"):
         raise click.UsageError(f"{target!r} must end in .npz")
@@ -52,7 +53,7 @@ def calibrate(
     given = samples.Samples.read(data, model, module, limits, first)
     with printer.progress("calibrating", 1) as progress:
         costs, moments = given.costs(progress)
-    known = nnr.Model({**costs, **{encode.HESSIAN + name: moment for name, moment in moments.items()}})
+    known = nnr.Model(archive(costs, moments))
     output.save(known, stream, target, "npz", force)
     printer.note(
         f"{model} -> {target}: costs of {output.tensors(len(costs))}, second moments of {len(moments):,}, "

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import nnr_codec as nnr
     from nnr_codec.compare import LossSummary, ModelDifference
 
-#: Prefix of names of second moments in the file for --sensitivity.
-HESSIAN = "hessian:"
 DEFAULT, GPP = "default", "3gpp-full"
 PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, "lora", GPP)
 
@@ -381,10 +379,12 @@ def tuned(
 
 def costs_of(known: nnr.Model) -> dict[str, Any]:
     """Return the options from an archive of sensitivities and second moments."""
-    parts = {name: name.removeprefix(HESSIAN) for name in known}
+    from nnr_codec.integrations.second_moments import PREFIXES
+
+    sides = [{name.removeprefix(one): known[name] for name in known if name.startswith(one)} for one in PREFIXES]
     return {
-        "sensitivity": {part: known[name] for name, part in parts.items() if name == part},
-        "hessians": {part: known[name] for name, part in parts.items() if name != part},
+        "sensitivity": {name: known[name] for name in known if not name.startswith(PREFIXES)},
+        "hessians": {name: tuple(side.get(name) for side in sides) for side in sides for name in side},
     }
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., None])
 
+#: Samples in a batch of a PyTorch module; each batch gives one gradient.
+BATCH = 4
+
 
 def options(help: str, *, required: bool = False) -> Callable[[F], F]:
     """Return a decorator that adds ``--data`` and ``--module``; ``help`` is added to the help of ``--data``."""
@@ -90,7 +93,6 @@ class Samples:
                 raise
         from nnr_codec import formats
         from nnr_codec.integrations import torch as integration
-        from nnr_codec.integrations.class_scores import BATCH
 
         network = self._network(self.module)
         torch = formats.require("torch", "torch", "a PyTorch module")

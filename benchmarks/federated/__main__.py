@@ -22,7 +22,6 @@ from . import __doc__ as about
 from .simulation import QUICK, WORK, Plan, Row, methods, run, start, torch
 
 RESULTS = ROOT / "benchmarks" / "results" / "federated.jsonl"
-HEADER = "| method | MB from clients | of float32 | MB to clients | accuracy | change | 95 % interval | seeds |"
 
 
 def read(path: Path) -> list[Row]:

@@ -4,6 +4,9 @@ Let w be a row of a matrix, q the quantized row, and H the second moments of the
 row is (w - q) H (w - q)^T. With H = U D U^T and U unit upper triangular, the error is the sum of D[i] * r[i]**2, where
 r[i] = w[i] - q[i] + sum((w[j] - q[j]) * U[j, i] for j < i). Each level can therefore compensate for the errors of the
 levels before it. This is the optimal brain surgeon (Hassibi and Stork 1993) for a fixed order of weights.
+
+With second moments R = V C V^T of rows, the error of a matrix W - Q is trace(R (W - Q) H (W - Q)^T). The targets of row k
+are then W[k] + sum((W[l] - Q[l]) * V[l, k] for l < k), and its weight is C[k].
 """
 
 import numpy as np
@@ -25,13 +28,14 @@ def surgeon(
     x: Real,
     step: float,
     levels: npt.NDArray[np.int32],
-    unit: npt.NDArray[np.float32],
+    unit: npt.NDArray[np.float32] | None,
     pivots: npt.NDArray[np.float64],
     weights: npt.NDArray[np.float64],
     *,
     dq_flag: int,
     rate: float,
     cabac_unary_length_minus1: int,
+    row_unit: npt.NDArray[np.float32] | None = None,
 ) -> None:
     """Replace the levels of a matrix by levels with less output error and rate.
 
@@ -49,7 +53,7 @@ def surgeon(
     levels : ndarray of int32, shape (rows, columns)
         Input and output.
     unit, pivots
-        U and D of :func:`factorize`.
+        U - I and D of :func:`factorize` for the columns. None for U = I.
     weights : ndarray of float64, shape (rows,)
         Importance of the output error of each row.
     dq_flag : int
@@ -58,6 +62,8 @@ def surgeon(
         Cost of one bit in squared step sizes times the unit of ``weights * pivots``.
     cabac_unary_length_minus1 : int
         Syntax element, 0 to 255.
+    row_unit : ndarray of float32, shape (rows, rows), or None
+        V - I for the rows; ``weights`` is C then. The search of each row then ends in its cheapest state.
 
     Raises
     ------

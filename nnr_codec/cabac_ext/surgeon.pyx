@@ -9,7 +9,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.math cimport INFINITY as inf, fabs, floor, rint
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from ..cancellation import check_cancelled
 
@@ -317,9 +317,9 @@ cdef int64_t settle(const uint8_t *odd, const float *errors, const Survivor *sur
     return parted
 
 
-cdef void search_dependent(const float *x, int64_t rows, int64_t n, const float *unit, const double *pivots,
-                           const double *weights, double bound, Rates *r, int *state, int *prev, float *room,
-                           int32_t *tried, uint8_t *odd, int32_t *levels) noexcept nogil:
+cdef void search_dependent(const float *x, const uint8_t *zero, int64_t rows, int64_t n, const float *unit,
+                           const double *pivots, const double *weights, double bound, Rates *r, int *state, int *prev,
+                           float *room, int32_t *tried, uint8_t *odd, int32_t *levels) noexcept nogil:
     """Search the rows of a block with dependent quantization.
 
     Each of the 8 states keeps its cheapest path, with the path's targets for the rest of the row. After each column, only
@@ -339,7 +339,6 @@ cdef void search_dependent(const float *x, int64_t rows, int64_t n, const float 
     cdef int64_t row, i, j, t = 0, first, end = 0, done = 0
     cdef int s, p, parity, side = 0, best
     cdef double q, k, aim, weight, least
-    cdef int pinned
     for s in range(8):
         old[s].cost = NEVER
     old[state[0]].cost = 0
@@ -352,7 +351,8 @@ cdef void search_dependent(const float *x, int64_t rows, int64_t n, const float 
             if i == end:
                 first, end = end, min(n, end + SEGMENT)
                 j = done
-                done = settle(odd + row * n, errors, old, done, first, common, own, n)
+                if unit != NULL:
+                    done = settle(odd + row * n, errors, old, done, first, common, own, n)
                 for j in range(j, done):
                     shift(base + first, base + first, common[j], unit + j * n + first, n - first)
                 for s in range(8):
@@ -360,11 +360,10 @@ cdef void search_dependent(const float *x, int64_t rows, int64_t n, const float 
                     if old[s].cost < NEVER:
                         for j in range(end - first):
                             (aims + (8 * side + s) * SEGMENT)[j] = base[first + j]
-                        for j in range(done, first):
+                        for j in range(done, first if unit != NULL else done):
                             shift(aims + (8 * side + s) * SEGMENT, old[s].aim, own[s * n + j], unit + j * n + first,
                                   end - first)
                 side = 1 - side
-            pinned = x[t] == 0
             weight = weigh(pivots[i], weights[row])
             for s in range(8):
                 o = &old[s]
@@ -374,7 +373,7 @@ cdef void search_dependent(const float *x, int64_t rows, int64_t n, const float 
                     continue
                 choices[s][0].cost = WORST
                 aim = number(o.aim[0])
-                if pinned:  # pruned weights remain 0
+                if zero[t]:  # pruned weights remain 0
                     consider(&choices[s][0], r, r.sig[3 * s + o.prev], o.prev, aim, 0, 0, weight)
                     continue
                 q = min(fabs(aim), bound)
@@ -401,9 +400,11 @@ cdef void search_dependent(const float *x, int64_t rows, int64_t n, const float 
                 tried[8 * t + s] = c.level
                 errors[8 * i + s] = <float>(x[t] - c.value)
                 new[s].prev = 0 if c.level == 0 else (1 if c.level < 0 else 2)
-                new[s].aim = aims + (8 * side + s) * SEGMENT
-                shift(aims + (8 * side + s) * SEGMENT, old[p].aim + 1, errors[8 * i + s], unit + i * n + i + 1,
-                      end - i - 1)
+                new[s].aim = old[p].aim + 1
+                if unit != NULL:
+                    new[s].aim = aims + (8 * side + s) * SEGMENT
+                    shift(aims + (8 * side + s) * SEGMENT, old[p].aim + 1, errors[8 * i + s], unit + i * n + i + 1,
+                          end - i - 1)
             for s in range(8):
                 old[s] = new[s]
                 if old[s].cost < NEVER:
@@ -420,9 +421,9 @@ cdef void search_dependent(const float *x, int64_t rows, int64_t n, const float 
         best = BEFORE[best][(odd[t] >> best) & 1]
 
 
-cdef void search_uniform(const float *x, int64_t rows, int64_t n, const float *unit, const double *pivots,
-                         const double *weights, double bound, Rates *r, int *prev, float *aims,
-                         int32_t *levels) noexcept nogil:
+cdef void search_uniform(const float *x, const uint8_t *zero, int64_t rows, int64_t n, const float *unit,
+                         const double *pivots, const double *weights, double bound, Rates *r, int *prev,
+                         float *aims, int32_t *levels) noexcept nogil:
     """Search the rows of a block with uniform quantization: choose the cheapest level for each weight in order."""
     cdef int64_t row, i, j, t = 0
     cdef double q, k, aim, weight
@@ -436,7 +437,7 @@ cdef void search_uniform(const float *x, int64_t rows, int64_t n, const float *u
             weight = weigh(pivots[i], weights[row])
             c = Choice(NEVER, 0, 0)
             consider(&c, r, r.sig[prev[0]], prev[0], aim, 0, 0, weight)
-            if x[t] != 0:
+            if not zero[t]:
                 q = min(fabs(aim), bound)
                 k = floor(q)
                 if k > 0:
@@ -446,40 +447,73 @@ cdef void search_uniform(const float *x, int64_t rows, int64_t n, const float *u
             levels[t] = c.level
             prev[0] = 0 if c.level == 0 else (1 if c.level < 0 else 2)
             error = <float>(x[t] - c.value)
-            shift(aims + i + 1, aims + i + 1, error, unit + i * n + i + 1, n - i - 1)
+            if unit != NULL:
+                shift(aims + i + 1, aims + i + 1, error, unit + i * n + i + 1, n - i - 1)
             t += 1
 
 
+cdef void compensate(float *aims, const float *missed, const float *unit, int64_t row, int64_t height,
+                     int64_t n) noexcept nogil:
+    """Add the errors of earlier rows to the targets of a row."""
+    cdef int64_t j
+    for j in range(row):
+        shift(aims, aims, unit[j * height + row], missed + j * n, n)
+
+
+cdef void measure(float *missed, const int32_t *levels, int64_t n, int dq, int state) noexcept nogil:
+    """Subtract the decoded values of a row from its values, in steps."""
+    cdef int64_t i
+    cdef int32_t level
+    for i in range(n):
+        level = levels[i]
+        if dq:
+            missed[i] -= <float>(2.0 * level - (state & 1) * ((level > 0) - (level < 0)))
+            state = NNR_STATE[state][level & 1]
+        else:
+            missed[i] -= <float>level
+
+
 def surgeon(const real[:, ::1] x not None, double step, int32_t[:, ::1] levels not None,
-            const float[:, ::1] unit not None, const double[::1] pivots not None,
-            const double[::1] weights not None, *, int dq_flag, double rate, int cabac_unary_length_minus1):
-    cdef int64_t height = x.shape[0], n = x.shape[1], row = 0, rows, i, m, per
-    cdef int state = 0, prev = 0, before_state, before_prev
+            const float[:, ::1] unit, const double[::1] pivots not None,
+            const double[::1] weights not None, *, int dq_flag, double rate, int cabac_unary_length_minus1,
+            const float[:, ::1] row_unit=None):
+    cdef int64_t height = x.shape[0], n = x.shape[1], row = 0, rows, i, k, m, per, some
+    cdef int state = 0, prev = 0, first_state, before_state, before_prev, linked = row_unit is not None
     cdef double bound = 0, largest = 0
     cdef Rates *r
     cdef float *steps
+    cdef float *missed
     cdef float *room
     cdef int32_t *tried
     cdef uint8_t *odd
+    cdef uint8_t *zero
+    cdef const float *factor = NULL
     if levels.shape[0] != height or levels.shape[1] != n or weights.shape[0] != height:
         raise ValueError("x, levels and weights differ in shape")
-    if pivots.shape[0] != n or unit.shape[0] != n or unit.shape[1] != n:
+    if pivots.shape[0] != n or (unit is not None and (unit.shape[0] != n or unit.shape[1] != n)):
         raise ValueError("the factor does not fit the columns")
+    if linked and (row_unit.shape[0] != height or row_unit.shape[1] != height):
+        raise ValueError("the factor does not fit the rows")
     if not 0 <= cabac_unary_length_minus1 < UNARY:
         raise ValueError(f"cabac_unary_length_minus1 must be 0 to 255, got {cabac_unary_length_minus1}")
     if not 0 <= rate < inf:
         raise ValueError(f"rate must be finite and at least 0, got {rate}")
     if height == 0 or n == 0:
         return
+    if unit is not None:
+        factor = &unit[0, 0]
     per = max(1, BLOCK // n)
     m = min(per, height) * n
     r = <Rates *>malloc(sizeof(Rates))
     steps = <float *>malloc(m * sizeof(float))
+    missed = <float *>malloc((height * n if linked else 1) * sizeof(float))
     room = <float *>malloc((18 * n + 16 * SEGMENT if dq_flag else n) * sizeof(float))
     tried = <int32_t *>malloc(8 * m * sizeof(int32_t))
     odd = <uint8_t *>malloc(m)
+    zero = <uint8_t *>malloc(m)
     try:
-        if r == NULL or steps == NULL or room == NULL or tried == NULL or odd == NULL:
+        if (r == NULL or steps == NULL or missed == NULL or room == NULL or tried == NULL or odd == NULL
+                or zero == NULL):
             raise MemoryError
         with nogil:
             memset(r, 0, sizeof(Rates))
@@ -502,13 +536,25 @@ def surgeon(const real[:, ::1] x not None, double step, int32_t[:, ::1] levels n
                 set_rates(r)
                 for i in range(rows * n):
                     steps[i] = <float>((&x[row, 0])[i] / step)
+                    zero[i] = (&x[row, 0])[i] == 0
                 before_state, before_prev = state, prev
-                if dq_flag:
-                    search_dependent(steps, rows, n, &unit[0, 0], &pivots[0], &weights[row], bound, r, &state, &prev,
-                                     room, tried, odd, &levels[row, 0])
-                else:
-                    search_uniform(steps, rows, n, &unit[0, 0], &pivots[0], &weights[row], bound, r, &prev, room,
-                                   &levels[row, 0])
+                some = 1 if linked else rows
+                k = row
+                while k < row + rows:
+                    i = (k - row) * n
+                    if linked:
+                        memcpy(missed + k * n, steps + i, n * sizeof(float))
+                        compensate(steps + i, missed, &row_unit[0, 0], k, height, n)
+                    first_state = state
+                    if dq_flag:
+                        search_dependent(steps + i, zero + i, some, n, factor, &pivots[0], &weights[k], bound, r,
+                                         &state, &prev, room, tried, odd, &levels[k, 0])
+                    else:
+                        search_uniform(steps + i, zero + i, some, n, factor, &pivots[0], &weights[k], bound, r,
+                                       &prev, room, &levels[k, 0])
+                    if linked:
+                        measure(missed + k * n, &levels[k, 0], n, r.dq, first_state)
+                    k += some
                 forget(r, 1, 2)
                 count_bins(r, &levels[row, 0], rows * n, &before_state, &before_prev)
             row += rows
@@ -517,6 +563,8 @@ def surgeon(const real[:, ::1] x not None, double step, int32_t[:, ::1] levels n
     finally:
         free(r)
         free(steps)
+        free(missed)
         free(room)
         free(tried)
         free(odd)
+        free(zero)

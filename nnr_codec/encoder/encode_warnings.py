@@ -143,7 +143,7 @@ def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPl
         known = [plan.importance for plan in plans if plan.importance and not plan.codebook]
         for name, used in (
             ("sensitivity", any(one.sensitivity is not None and one.sensitivity.ndim for one in known)),
-            ("hessians", any(one.hessian is not None for one in known)),
+            ("hessians", any(one.has_moments for one in known)),
         ):
             if getattr(config, name) and not used:
                 yield Option(name), " has no effect on any tensor (docs/guides/data-aware.md)"

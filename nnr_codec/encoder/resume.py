@@ -39,7 +39,7 @@ class Resumption:
             replace(
                 config, performance=None, overrides={name: dict(config.overrides[name]) for name in config.overrides}
             ),
-            [[(name, _digest([np.asarray(of[name])])) for name in of] for of in about],
+            [[(name, _digests(of[name])) for name in of] for of in about],
             list(zip(model.tensors, pool.run(calls), strict=True)),
             model.blocks,
             model.aliases,
@@ -96,6 +96,11 @@ def _statistics(
         levels=LevelStatistics(**levels) if levels else None,
         **others,
     )
+
+
+def _digests(given: Any) -> list[bytes]:
+    """Return the digests of an array, or of a pair of arrays or None."""
+    return [_digest([np.asarray(part)]) for part in (given if isinstance(given, tuple) else (given,))]
 
 
 def _digest(arrays: list[Array]) -> bytes:

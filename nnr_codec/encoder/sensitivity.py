@@ -1,7 +1,8 @@
 """Cost of the errors of parameters, given by the caller: importance, and second moments of inputs.
 
-The cost of the error matrix e of a weight, reshaped to (dims[0], prod(dims[1:])), is the sum over rows r of
-rows[r] * e[r] H e[r]^T with the second moments H of the inputs, or without them the sum of weights * e**2.
+The cost of the error matrix E of a weight, reshaped to (dims[0], prod(dims[1:])), is trace(R E H E^T) with second
+moments R of rows and H of columns. Without R or H, diagonal matrices of sensitivities replace them; without both, the
+cost is the sum of sensitivity * E**2.
 """
 
 from __future__ import annotations
@@ -43,45 +44,57 @@ class Importance:
     sensitivity : ndarray or None
         Cost of a squared error: a scalar, or an array of the tensor's shape.
     hessian : ndarray or None
-        Shape (columns, columns).
+        Second moments of columns, shape (columns, columns).
+    row_hessian : ndarray or None
+        Second moments of rows, shape (rows, rows).
     """
 
     name: str
     dims: tuple[int, ...]
     sensitivity: Array | None = None
     hessian: Array | None = None
+    row_hessian: Array | None = None
 
     @property
     def tells(self) -> bool:
         """True if some errors cost more than others."""
-        return self.hessian is not None or (self.sensitivity is not None and self.sensitivity.ndim > 0)
+        return self.has_moments or (self.sensitivity is not None and self.sensitivity.ndim > 0)
+
+    @property
+    def has_moments(self) -> bool:
+        """True if second moments are given."""
+        return self.hessian is not None or self.row_hessian is not None
 
     def turned(self, axis: int) -> Importance | None:
-        """Return the importance with a dimension moved to the front; second moments of rows do not apply then."""
-        if self.sensitivity is None:
-            return None
+        """Return the importance with a dimension moved to the front; second moments apply to matrices only."""
         dims = (self.dims[axis], *self.dims[:axis], *self.dims[axis + 1 :])
-        each = self.sensitivity.ndim > 0
-        return Importance(self.name, dims, np.moveaxis(self.sensitivity, axis, 0) if each else self.sensitivity)
+        costs = self.sensitivity
+        if costs is not None and costs.ndim:
+            costs = np.moveaxis(costs, axis, 0)
+        columns, rows = (self.row_hessian, self.hessian) if len(dims) == 2 else (None, None)
+        turned = Importance(self.name, dims, costs, columns, rows)
+        return turned if costs is not None or turned.has_moments else None
 
     def mean(self) -> float:
         """Return the mean cost of a squared error; with second moments, after compensation by later weights."""
-        moments = self._moments()
-        if moments is None:
-            return _mean(self.sensitivity) if self.sensitivity is not None else 1.0
-        _, pivots = self._factor(moments)
-        mean, diagonal = fsum(pivots) / len(pivots), _trace(moments) / len(pivots)
-        return mean if self.sensitivity is None else _mean(self.sensitivity) * mean / diagonal
+        own = _mean(self.sensitivity) if self.sensitivity is not None else 1.0
+        for moments in (self._moments(self.row_hessian), self._moments(self.hessian)):
+            if moments is not None:
+                mean = fsum(self._factor(moments)[1]) / len(moments)
+                own *= mean / (_trace(moments) / len(moments)) if self.sensitivity is not None else mean
+        return own
 
     def weights(self) -> npt.NDArray[np.float32] | None:
         """Return the cost of each squared error, 1 on average, shape (n,); None if all are equal."""
         if self.sensitivity is not None and self.sensitivity.ndim:
             return _relative(self.sensitivity.reshape(-1))
-        moments = self._moments()
-        if moments is None:
+        rows, columns = self._moments(self.row_hessian), self._moments(self.hessian)
+        if rows is None and columns is None:
             return None
-        one = _relative(np.diagonal(moments))
-        return None if one is None else np.tile(one, self.dims[0])
+        count = prod(self.dims[1:])
+        one = np.ones(self.dims[0]) if rows is None else np.diagonal(rows)
+        other = np.ones(count) if columns is None else np.diagonal(columns)
+        return _relative(np.outer(one, other).reshape(-1))
 
     def improve(self, x: surgeon.Real, step: float, levels: npt.NDArray[np.int32], **options: Any) -> None:
         """Replace levels, shape (n,), so that later weights compensate for the errors of earlier ones.
@@ -89,23 +102,32 @@ class Importance:
         ``options`` are options of :func:`nnr_codec.cabac_ext.surgeon.surgeon`. Without second moments, levels stay
         unchanged.
         """
-        moments = self._moments()
-        if moments is None:
+        rows, columns = self._moments(self.row_hessian), self._moments(self.hessian)
+        if rows is None and columns is None:
             return
-        unit, pivots = self._factor(moments)
-        rows = np.ones(self.dims[0])
-        if self.sensitivity is not None and self.sensitivity.ndim:
-            found = _relative(row_sums(self.sensitivity.reshape(self.dims[0], -1)))
-            rows = rows if found is None else found.astype(np.float64)
-        pivots = pivots / (fsum(pivots) / len(pivots))
-        shape = (self.dims[0], len(pivots))
-        surgeon.surgeon(x.reshape(shape), step, levels.reshape(shape), unit, pivots, rows, **options)
+        costs = self.sensitivity if self.sensitivity is not None and self.sensitivity.ndim else np.ones(self.dims)
+        costs = costs.reshape(self.dims[0], -1)
+        unit, pivots = self._side(columns, costs.T)
+        row_unit, weights = self._side(rows, costs)
+        shape = costs.shape
+        surgeon.surgeon(
+            x.reshape(shape), step, levels.reshape(shape), unit, pivots, weights, row_unit=row_unit, **options
+        )
 
-    def _moments(self) -> Floats | None:
+    def _side(self, moments: Floats | None, costs: Array) -> tuple[npt.NDArray[np.float32] | None, Floats]:
+        """Return the factor of rows or columns, and their costs, 1 on average; without moments from sensitivities."""
+        if moments is not None:
+            unit, pivots = self._factor(moments)
+            return unit, pivots / (fsum(pivots) / len(pivots))
+        found = _relative(row_sums(costs))
+        return None, np.ones(len(costs)) if found is None else found.astype(np.float64)
+
+    @staticmethod
+    def _moments(given: Array | None) -> Floats | None:
         """Return the second moments; None if they are not given or all 0."""
-        if self.hessian is None:
+        if given is None:
             return None
-        moments = np.ascontiguousarray(self.hessian, np.float64)
+        moments = np.ascontiguousarray(given, np.float64)
         return moments if _trace(moments) > 0 else None
 
     def _factor(self, moments: Floats) -> tuple[npt.NDArray[np.float32], Floats]:
@@ -121,10 +143,19 @@ def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Impo
     Raises EncodeError if the shape does not fit, or if the costs or second moments are invalid.
     """
     sensitivity = _given(name, "sensitivity", config.sensitivity)
-    hessian = _given(name, "hessians", config.hessians)
-    if sensitivity is None and hessian is None:
-        return None
+    given = (config.hessians or {}).get(name)
+    pair = given if isinstance(given, tuple) else (None, given)
+    if len(pair) != 2:
+        raise EncodeError(
+            Option("hessians"),
+            f" of {name!r} must be an array, or two for rows and columns, got {len(pair)}",
+            tensor=name,
+        )
     dims = shape or (1,)
+    columns = prod(dims[1:])
+    rows, hessian = (_moments_of(name, *one) for one in zip(pair, (dims[0], columns), ("rows", "columns"), strict=True))
+    if sensitivity is None and hessian is None and rows is None:
+        return None
     if sensitivity is not None and sensitivity.shape not in ((), shape):
         raise EncodeError(
             Option("sensitivity"),
@@ -133,11 +164,16 @@ def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Impo
         )
     if sensitivity is not None and sensitivity.size and sensitivity.min() < 0:
         raise EncodeError(Option("sensitivity"), f" of {name!r} is negative; costs must be at least 0", tensor=name)
-    columns = prod(dims[1:])
-    if hessian is not None and hessian.shape != (columns, columns):
+    return Importance(name, dims, sensitivity, hessian, rows)
+
+
+def _moments_of(name: str, given: Any, size: int, lines: str) -> npt.NDArray[Any] | None:
+    """Return second moments of rows or columns, after checks."""
+    hessian = _given(name, "hessians", {name: given})
+    if hessian is not None and hessian.shape != (size, size):
         raise EncodeError(
             Option("hessians"),
-            f" of {name!r} have shape {hessian.shape}, but the tensor has rows of {columns}; use {(columns, columns)}",
+            f" of {name!r} have shape {hessian.shape}, but the tensor has {size} {lines}; use {(size, size)}",
             tensor=name,
         )
     if hessian is not None and hessian.size:
@@ -146,7 +182,7 @@ def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Impo
             raise EncodeError(
                 Option("hessians"), f" of {name!r} are not symmetric, or have a negative diagonal", tensor=name
             )
-    return Importance(name, dims, sensitivity, hessian)
+    return hessian
 
 
 def check_names(model: Model, config: EncoderConfig) -> None:

@@ -21,7 +21,7 @@ from .. import formats
 from ..errors import EncodeError
 from ..formats import require
 from ..model import Progress
-from .torch import Hessians, Sensitivities
+from .second_moments import LARGEST, Hessians, SecondMoments, Sensitivities
 
 Numbers = npt.NDArray[Any]
 
@@ -58,11 +58,11 @@ def sensitivity(
     Returns
     -------
     sensitivities : dict of str to ndarray of float32
-        Cost of the floating-point initializers that affect the outputs: a number; or an array of its shape for
-        a weight of ``MatMul`` or ``Gemm`` that is stored as inputs x outputs.
-    hessians : dict of str to ndarray of float64
-        Second moments of the inputs of ``Conv`` (with one group), and of ``Gemm`` if its weight is stored as
-        outputs x inputs.
+        Cost of the floating-point initializers that affect the outputs: a number.
+    hessians : dict of str to pair of ndarray of float64, or None
+        Second moments of the inputs of ``Conv`` (with one group), ``Gemm`` and ``MatMul``: ``(None, moments)`` for
+        weights that are stored as outputs x inputs, ``(moments, None)`` for inputs x outputs. Weights with more than
+        8,192 inputs are omitted.
 
     Raises
     ------
@@ -78,13 +78,14 @@ def sensitivity(
     network = _Network(model)
     errors = {name: _noise(name, array) for name, array in network.weights.items()}
     errors = {name: noise for name, noise in errors.items() if noise.any()}
-    changes, moments = dict.fromkeys(errors, 0.0), dict[str, _Moments]()
+    changes, moments = dict.fromkeys(errors, 0.0), dict[str, SecondMoments]()
     batches = network.batches(samples)
     for number, batch in enumerate(batches):
         outputs = network.run(batch)
         for use in network.uses:
-            rows = use.rows(batch[use.input] if use.input in batch else outputs[use.input])
-            moments.setdefault(use.weight, _Moments(use.is_matrix)).add(rows)
+            vectors = use.vectors(batch[use.input] if use.input in batch else outputs[use.input])
+            count = len(vectors) if len(vectors) % network.batch else network.batch
+            moments.setdefault(use.weight, SecondMoments()).add(vectors.reshape(count, -1, vectors.shape[-1]))
         for name, noise in errors.items() if number * network.batch < NOISY else ():
             changed = network.run(batch | {name: network.weights[name] + noise}, network.outputs)
             changes[name] += sum(_change(outputs[output], changed[output]) for output in network.outputs)
@@ -95,11 +96,11 @@ def sensitivity(
         if not np.isfinite(change):
             raise EncodeError(f"the outputs of the model are not finite; tensor {name!r} has no cost", tensor=name)
         if change:
-            shares = moments[name].shares() if name in moments else np.ones(())
-            shape = errors[name].shape if shares.ndim else ()
-            cost = change / (_mean_square(errors[name]) * errors[name].size)
-            found[name] = np.array(np.broadcast_to(cost * shares, shape), np.float32)
-    return found, {name: one.mean() for name, one in moments.items() if one.is_matrix}
+            found[name] = np.array(change / (_mean_square(errors[name]) * errors[name].size), np.float32)
+    first = {use.weight: use.inputs_first for use in network.uses}
+    return found, {
+        name: (one.mean(), None) if first[name] else (None, one.mean()) for name, one in moments.items()
+    }
 
 
 class _Use(NamedTuple):
@@ -109,39 +110,16 @@ class _Use(NamedTuple):
     ----------
     weight, input : str
         Names of the weight and of the value that it is multiplied with.
-    rows : callable
-        Function from the value to the vectors that are multiplied with the rows of the weight, or with its columns.
-    is_matrix : bool
-        Whether the rows of the weight, viewed as a matrix of ``dims[0]`` rows, belong to outputs.
+    vectors : callable
+        Function from the value to the vectors of inputs, shape (vectors, inputs).
+    inputs_first : bool
+        Whether the weight is stored as inputs x outputs.
     """
 
     weight: str
     input: str
-    rows: Callable[[Numbers], Numbers]
-    is_matrix: bool
-
-
-class _Moments:
-    """Second moments of vectors: a matrix, or only its diagonal."""
-
-    def __init__(self, is_matrix: bool) -> None:
-        self.is_matrix, self._count = is_matrix, 0
-        self._total: npt.NDArray[np.float64] = np.zeros(())
-
-    def add(self, rows: Numbers) -> None:
-        wide = rows.astype(np.float64)
-        self._total = self._total + (wide.T @ wide if self.is_matrix else (wide**2).sum(axis=0))
-        self._count += len(rows)
-
-    def mean(self) -> npt.NDArray[np.float64]:
-        return self._total / max(self._count, 1)
-
-    def shares(self) -> npt.NDArray[np.float64]:
-        """Return the diagonal relative to its mean, shape (inputs, 1); 1 if the encoder gets the whole matrix."""
-        if self.is_matrix or not self._total.any():
-            return np.ones(())
-        found: npt.NDArray[np.float64] = self._total[:, None] / self._total.mean()
-        return found
+    vectors: Callable[[Numbers], Numbers]
+    inputs_first: bool
 
 
 class _Network:
@@ -175,8 +153,8 @@ class _Network:
             if name in tensors and tensors[name].dtype.name in ("float16", "float32", "float64")
         }
         uses = [use for node in graph.node for use in _uses(onnx, node, self.weights) if use.input not in initializers]
-        kinds = {(use.weight, use.is_matrix) for use in uses}
-        self.uses = [use for use in uses if (use.weight, not use.is_matrix) not in kinds]
+        kinds = {(use.weight, use.inputs_first) for use in uses}
+        self.uses = [use for use in uses if (use.weight, not use.inputs_first) not in kinds]
         known = {one.name for one in (*graph.input, *graph.output)}
         watched = dict.fromkeys(use.input for use in self.uses if use.input not in known)
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in watched)
@@ -231,9 +209,12 @@ def _uses(onnx: Any, node: Any, weights: Mapping[str, Numbers]) -> Iterator[_Use
     shape = weights[name].shape
     options = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
     if node.op_type == "Conv" and options.get("group", 1) == 1:
-        yield _Use(name, value, lambda x: _patches(x, shape[2:], options), is_matrix=True)
+        if np.prod(shape[1:]) <= LARGEST:
+            yield _Use(name, value, lambda x: _patches(x, shape[2:], options), inputs_first=False)
     elif node.op_type in ("Gemm", "MatMul") and len(shape) == 2 and not options.get("transA", 0):
-        yield _Use(name, value, lambda x: x.reshape(-1, x.shape[-1]), is_matrix=bool(options.get("transB", 0)))
+        inputs_first = not options.get("transB", 0)
+        if shape[0 if inputs_first else 1] <= LARGEST:
+            yield _Use(name, value, lambda x: x.reshape(-1, x.shape[-1]), inputs_first)
 
 
 def _patches(x: Numbers, kernel: tuple[int, ...], options: Mapping[str, Any]) -> Numbers:

@@ -161,6 +161,31 @@ def test_survivors_of_the_trellis_carry_what_they_leave_to_do(shape: tuple[int, 
     assert np.array_equal(improved(x, 2**-6, (unit, pivots), 1, 0.0), by_trellis(x, 2**-6, unit, pivots, bound))
 
 
+@pytest.mark.parametrize("dq_flag", [0, 1])
+@pytest.mark.parametrize("shape", [(9, 12), (300, 40)])
+def test_rows_make_up_for_errors_in_earlier_rows(shape: tuple[int, int], dq_flag: int) -> None:
+    """Each row is searched like a matrix of its own, whose values are its targets."""
+    x = values(*shape)
+    x[4, 2:5] = 0
+    unit, pivots = factorize(moments(shape[1]), 0.01)
+    row_unit, weights = factorize(moments(shape[0], 2), 0.01)
+    found = improved(x, 2**-6, (unit, pivots), dq_flag, 0.0, weights=weights, row_unit=row_unit)
+    errors = x / np.float32(2**-6) - np.float32(decoded(found, 1, dq_flag))
+    aims = x / np.float32(2**-6) + np.triu(row_unit, 1).T @ errors
+    left = aims - np.float32(decoded(found, 1, dq_flag))
+    left = left + left @ unit  # after compensation within rows
+    assert np.abs(left[x != 0]).max() < 2.1 if dq_flag else 0.51
+    assert not found[x == 0].any()
+
+
+@pytest.mark.parametrize("dq_flag", [0, 1])
+def test_no_factor_is_the_factor_of_independent_columns(dq_flag: int) -> None:
+    x, (row_unit, weights) = values(30, 150), factorize(moments(30), 0.01)
+    factors = (None, np.ones(150)), (np.zeros((150, 150), np.float32), np.ones(150))
+    found = [improved(x, 2**-6, one, dq_flag, 0.1, weights=weights, row_unit=row_unit) for one in factors]  # type: ignore[arg-type]
+    assert np.array_equal(*found)
+
+
 def test_independent_inputs_leave_nothing_to_make_up_for() -> None:
     x, factor = values(90, 70), (np.zeros((70, 70), np.float32), np.ones(70))
     assert np.array_equal(improved(x, 2**-6, factor, 0, 0.0), start(x, 2**-6, 0))
@@ -248,6 +273,8 @@ def test_arguments_that_do_not_fit() -> None:
     for factor in ((unit[:2], pivots), (np.zeros((3, 2), np.float32), pivots), (unit, np.ones(2))):
         with pytest.raises(ValueError, match="does not fit"):
             call(levels, *factor, np.ones(4))
+    with pytest.raises(ValueError, match="does not fit the rows"):
+        call(levels, unit, pivots, np.ones(4), row_unit=unit)
     for unary in (-1, 256):
         with pytest.raises(ValueError, match="must be 0 to 255"):
             call(levels, unit, pivots, np.ones(4), cabac_unary_length_minus1=unary)

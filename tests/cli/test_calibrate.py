@@ -40,7 +40,11 @@ def test_the_command_calibrates_a_pytorch_module(here: Path, capsys: Capture) ->
     )
     assert result.err.startswith("w.safetensors -> k.npz: costs of 1 tensor, second moments of 1, from 70 samples in ")
     with np.load("k.npz") as known:
-        assert known["hessian:weight"] == pytest.approx(x.astype(np.float64).T @ x / 70)
+        assert {name: known[name].shape for name in known} == {
+            "weight": (3, 5),
+            "row_hessian:weight": (3, 3),
+            "hessian:weight": (5, 5),
+        }
 
 
 @pytest.mark.parametrize(

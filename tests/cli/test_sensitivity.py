@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
+from nnr_codec.integrations.second_moments import archive
+from tests.cabac.test_surgeon import moments
 from tests.encoder.test_sensitivity import HESSIANS, MODEL, SKEWED
 
 from .support import call
@@ -33,6 +35,13 @@ def test_a_file_says_what_errors_cost(model: str, capsys: Capture) -> None:
     assert call(capsys, *command, "--force", "--report", "model.json").code == 0  # which lists no arrays
 
 
+def test_a_file_has_second_moments_of_rows_and_columns(model: str, capsys: Capture) -> None:
+    known = {"dense": (moments(120), HESSIANS["dense"]), "conv": (moments(120), None)}
+    np.savez("known.npz", **archive({"bias": np.float32(3)}, known))
+    assert call(capsys, "encode", model, "-o", "model.nnr", "--qp=-24", "--sensitivity", "known.npz").code == 0
+    assert Path("model.nnr").read_bytes() == nnr.encode(model, qp=-24, sensitivity={"bias": 3.0}, hessians=known)
+
+
 @pytest.mark.parametrize(
     ("known", "message"),
     [
@@ -40,6 +49,7 @@ def test_a_file_says_what_errors_cost(model: str, capsys: Capture) -> None:
         ({"hessian:other": np.ones((2, 2))}, "--sensitivity hessians: 'other' is not a tensor of the model"),
         ({"dense": np.ones((2, 2))}, "--sensitivity of 'dense' has shape (2, 2)"),
         ({"hessian:dense": np.ones((2, 2))}, "--sensitivity hessians of 'dense' have shape (2, 2)"),
+        ({"row_hessian:dense": np.ones((2, 2))}, "--sensitivity hessians of 'dense' have shape (2, 2)"),
         ({"dense": -np.ones(())}, "--sensitivity of 'dense' is negative"),
     ],
 )

@@ -50,6 +50,31 @@ def test_second_moments_lower_the_error_of_outputs(options: dict[str, Any]) -> N
     assert np.array_equal(nnr.decode(plain)["bias"], nnr.decode(aware)["bias"])
 
 
+@pytest.mark.parametrize("options", [{}, {"dependent_quantization": False}])
+def test_second_moments_of_rows_lower_the_error_of_outputs(options: dict[str, Any]) -> None:
+    rows, columns = moments(ROWS, 3), HESSIANS["dense"]
+    for pair in ((rows, None), (rows, columns)):
+        plain = nnr.encode({"dense": MODEL["dense"]}, qp=-24, **options)
+        aware = nnr.encode({"dense": MODEL["dense"]}, qp=-24, hessians={"dense": pair}, **options)
+        assert len(aware) < 1.02 * len(plain)
+        squares = []
+        for data in (plain, aware):
+            one = error("dense", data)
+            squares.append(np.trace(rows @ one @ (np.eye(COLUMNS) if pair[1] is None else columns) @ one.T))
+        assert squares[1] < (0.45 if pair[1] is None else 0.25) * squares[0]
+
+
+def test_second_moments_of_a_transposed_matrix_swap() -> None:
+    one, other, costs = np.eye(3), np.eye(4), np.arange(12.0).reshape(3, 4)
+    turned = Importance("a", (3, 4), costs, other, one).turned(1)
+    assert turned is not None
+    assert turned.dims == (4, 3)
+    assert turned.hessian is one
+    assert turned.row_hessian is other
+    assert np.array_equal(turned.sensitivity, costs.T)
+    assert Importance("a", (3, 2, 2), None, other, one).turned(1) is None
+
+
 def test_second_moments_in_a_block_scan() -> None:
     options = {"qp": -24, "scan_order": 1, "hessians": HESSIANS}
     uniform = [nnr.encode(MODEL, dependent_quantization=False, **{**options, "hessians": h}) for h in (None, HESSIANS)]
@@ -121,6 +146,9 @@ def test_what_a_squared_error_costs() -> None:
     assert Importance("a", (3, 4), None, np.diag([1.0, 2, 3, 4])).mean() == pytest.approx(2.5 * 1.01)
     assert Importance("a", (3, 4), numbers, np.diag([1.0, 2, 3, 4])).mean() == pytest.approx(5.5 * 1.01)
     assert Importance("a", (3, 4), np.asarray(2), np.zeros((4, 4))).mean() == 2
+    pair = Importance("a", (3, 4), np.asarray(2), np.diag([1.0, 2, 3, 4]), np.diag([1.0, 2, 3]))
+    assert pair.mean() == pytest.approx(2 * 1.01**2)
+    assert pair.weights() == pytest.approx(np.outer([1, 2, 3], [1, 2, 3, 4]).reshape(-1) / 5)
     alike = np.full((4, 4), 0.99) + 0.01 * np.eye(4)
     assert Importance("a", (3, 4), None, alike).mean() < 0.3  # later weights compensate for earlier ones
     assert Importance("a", (3, 4), np.zeros((3, 4))).weights() is None
@@ -160,8 +188,13 @@ def test_all_zero_is_no_knowledge() -> None:
         ({"sensitivity": {"conv": SKEWED}}, r"has shape \(120, 72\), but the tensor has \(120, 8, 3, 3\)"),
         (
             {"hessians": {"conv": np.eye(8)}},
-            r"have shape \(8, 8\), but the tensor has rows of 72; use \(72, 72\)",
+            r"have shape \(8, 8\), but the tensor has 72 columns; use \(72, 72\)",
         ),
+        (
+            {"hessians": {"conv": (np.eye(72), None)}},
+            r"have shape \(72, 72\), but the tensor has 120 rows; use \(120, 120\)",
+        ),
+        ({"hessians": {"conv": (np.eye(120),)}}, "of 'conv' must be an array, or two for rows and columns, got 1"),
         ({"hessians": {"dense": np.full((72, 72), np.nan)}}, "hessians of 'dense' must be finite numbers"),
         ({"hessians": {"dense": np.triu(HESSIANS["dense"])}}, "hessians of 'dense' are not symmetric"),
         ({"hessians": {"dense": -np.eye(72)}}, "hessians of 'dense' are not symmetric, or have a negative diagonal"),
