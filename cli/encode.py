@@ -374,7 +374,7 @@ def tuned(
         found = nnr.tune_drop(source, outputs, target_drop=target_drop, config=config)
     printer.note(
         f"predicted loss of accuracy at {found.nbytes:,} bytes: {found.drop:.2f} points, at most {found.limit:.2f} "
-        f"with 90 % confidence ({len(given):,} samples, {found.evaluations} evaluations)"
+        f"with 95 % confidence ({len(given):,} samples, {found.evaluations} evaluations)"
     )
     return found.config
 

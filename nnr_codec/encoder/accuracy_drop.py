@@ -6,7 +6,7 @@ their mean would be uncertain. The prediction therefore applies the change of th
 with a similar margin between the two best classes. Classes are matched by their rank. This reduces the variance of the
 prediction by a third to a half.
 
-The upper limit has a confidence of 90 %. It includes the sampling error, from the influence of each sample on the mean,
+The upper limit has a confidence of 95 %. It includes the sampling error, from the influence of each sample on the mean,
 and the error of the prediction itself, measured on a network. benchmarks/target_drop.py compares predicted and measured
 losses.
 """
@@ -34,10 +34,10 @@ Floats = npt.NDArray[np.float64]
 NEIGHBOURS = 32
 #: Fewest decisions from which a loss is predicted.
 FEWEST = 32
-#: Standard deviations of the upper limit: a one-sided confidence of 90 %.
-DEVIATIONS = 1.282
-#: Standard deviation of measured losses relative to the predicted ones; 0.26 for 8 sizes of ResNet-8.
-MODEL_ERROR = 0.25
+#: Standard deviations of the upper limit: a one-sided confidence of 95 %.
+DEVIATIONS = 1.645
+#: Standard deviation of measured losses relative to the predicted ones; 0.26 for 8 sizes of ResNet-8, rounded up.
+MODEL_ERROR = 0.3
 #: Smallest probability of outputs that are probabilities, and largest deviation of their sum from 1.
 LEAST, ROUNDING = 1e-7, 1e-3
 #: Default of the maximum number of evaluations.
@@ -60,7 +60,7 @@ class DropTuning:
     config : EncoderConfig
         Options that reproduce the bitstream, with a ``target_size``.
     drop, limit : float
-        Predicted loss of accuracy in percentage points, and its upper limit with a confidence of 90 %.
+        Predicted loss of accuracy in percentage points, and its upper limit with a confidence of 95 %.
     nbytes : int
         Size of the bitstream in bytes.
     evaluations : int

@@ -35,7 +35,7 @@ def test_the_predicted_loss_of_the_bitstream_meets_the_target(path: str, capsys:
     result = call(capsys, "encode", path, "-o", "m.nnr", "--data", "samples.npz", "--target-drop", "1")
     assert result.code == 0
     line = re.match(
-        r"predicted loss of accuracy at ([\d,]+) bytes: (\d\.\d\d) points, at most (\d\.\d\d) with 90 % confidence "
+        r"predicted loss of accuracy at ([\d,]+) bytes: (\d\.\d\d) points, at most (\d\.\d\d) with 95 % confidence "
         r"\(200 samples, \d+ evaluations\)\n",
         result.err,
     )

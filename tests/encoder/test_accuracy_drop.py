@@ -39,7 +39,7 @@ def test_the_prediction_is_the_expected_loss(noise: float) -> None:
     before = logits(20_000)
     drop, limit = predicted_drop(before, noisy(before, noise))
     assert drop == pytest.approx(expected_drop(before, noisy(before, noise)), rel=0.05)
-    assert drop * 1.3 < limit < drop * 1.4
+    assert drop * 1.45 < limit < drop * 1.6
 
 
 def test_the_prediction_varies_less_than_the_changed_decisions() -> None:
@@ -57,7 +57,7 @@ def test_the_limit_is_rarely_exceeded() -> None:
     after = noisy(before, 0.3)
     parts = zip(before.reshape(200, 100, 8), after.reshape(200, 100, 8), strict=True)
     limits = np.array([predicted_drop(*part)[1] for part in parts])
-    assert (limits < expected_drop(before, after)).mean() <= 0.1
+    assert (limits < expected_drop(before, after)).mean() <= 0.05
 
 
 def test_probabilities_give_the_loss_of_their_logits() -> None:
