@@ -55,7 +55,7 @@ def hits_of(row: Row) -> Any:
 
 
 def table(rows: list[Row]) -> str:
-    """Return Markdown: bytes and accuracies after the last round, and their changes from float32 with the same seeds."""
+    """Return Markdown: bytes and accuracies after the last round, and changes from float32 of the same seeds."""
     out = []
     for (network, split), by_method in last_rounds(finished(rows)):
         out += [
