@@ -1,10 +1,10 @@
 """Noise shaping: quantization errors of convolutions that change outputs little, without calibration data.
 
-The error of an output is e H e^T, with the errors e of a row of weights and the second moments H of its inputs. Inputs of
-convolutions have typical second moments: neighbouring positions of a channel are correlated, and after activations such
-as ReLU the mean is positive. With these expected moments, later weights compensate for the errors of earlier weights
-(:mod:`nnr_codec.cabac_ext.surgeon`). The squared error of the weights grows by about 1 dB, and the error of the outputs
-falls by several dB (docs/explanation/encoder.md).
+The error of an output is e H e^T, with the errors e of a row of weights and the second moments H of its inputs. Inputs
+of convolutions have typical second moments: neighbouring positions of a channel are correlated, and after activations
+such as ReLU the mean is positive. With these expected moments, later weights compensate for the errors of earlier
+weights (:mod:`nnr_codec.cabac_ext.surgeon`). The squared error of the weights grows by about 1 dB, and the error of the
+outputs falls by several dB (docs/explanation/encoder.md). tests/encoder/test_noise_shaping.py checks it.
 """
 
 from __future__ import annotations
