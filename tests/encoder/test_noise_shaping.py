@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import nnr_codec as nnr
+from nnr_codec.encoder.noise_shaping import part
 
 Array = npt.NDArray[Any]
 
@@ -65,6 +67,16 @@ def changed(**options: Any) -> set[str]:
 
 def test_only_weights_of_convolutions_are_shaped() -> None:
     assert changed() == changed(quality=30) == {"conv"}
+
+
+@pytest.mark.parametrize(
+    "dims", [(2, 3, 8, 8, 8, 8), (3, 3, 64, 128), (4, 1021, 1, 1), (4, 600, 3, 3), (2, 5, 11, 11), (2, 2, 125)]
+)
+def test_second_moments_stay_small(dims: tuple[int, ...]) -> None:
+    """Second moments of a row of 5,400 weights would take 233 MB."""
+    kernel, channels = part(dims)
+    assert prod(dims[1:]) % (prod(kernel) * channels) == 0
+    assert prod(kernel) * channels <= 125
 
 
 @pytest.mark.parametrize(
