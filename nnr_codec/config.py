@@ -78,12 +78,12 @@ class TensorOptions:
     qp : int or None
         Quantization parameter of lossy tensors. With ``qp_density`` d the step size is (2**d + qp mod 2**d) *
         2**(floor(qp / 2**d) - d): at the default density, lowering qp by 4 halves it. None: each matrix gets a step
-        size computed from its values, for an SNR of at least 35 dB (docs/guides/steering.md).
+        size computed from its values, for an SNR of at least 35 dB before noise shaping (docs/guides/steering.md).
     quality : float or None
-        0..100, approximately the SNR in dB over all tensors with this quality. Their common step size is the root mean
-        square of their nonzero values times 2**(1 - quality / 6); without dependent quantization the SNR is 5 dB
-        higher. A matrix whose SNR would fall below the lower of 35 dB and quality - 10 dB gets a finer step size,
-        except in updates.
+        0..100, approximately the SNR in dB over all tensors with this quality. Their step sizes are proportional to
+        fan-in**0.25; their root mean square is that of the nonzero values times 2**(1 - quality / 6). Without dependent
+        quantization the SNR is 5 dB higher. A matrix whose SNR would fall below the lower of 35 dB and quality - 10 dB
+        gets a finer step size, except in updates.
     snr : float or None
         Minimum SNR of a tensor in dB, at least 0.
     max_error : float or None

@@ -4,7 +4,7 @@ The error of an output is e H e^T, with the errors e of a row of weights and the
 of convolutions have typical second moments: neighbouring positions of a channel are correlated, and after activations
 such as ReLU the mean is positive. With these expected moments, later weights compensate for the errors of earlier
 weights (:mod:`nnr_codec.cabac_ext.surgeon`). The squared error of the weights grows by about 1 dB, and the error of the
-outputs falls by several dB (docs/explanation/encoder.md).
+outputs falls by several dB (docs/explanation/encoder.md). tests/encoder/test_noise_shaping.py checks it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .sensitivity import DAMPING, Floats, Importance
 FALL = 1.0
 #: Product of the means of two channels, relative to the variance of a channel.
 MEAN = 0.5
-#: Largest extent of a kernel; larger extents are probably channels.
-KERNEL = 11
+#: Largest extent of a kernel, and largest number of its positions; larger extents are probably channels.
+EXTENT, POSITIONS = 11, 125
 #: Least and greatest number of weights that compensate for each other, except that a kernel is never divided.
 FEWEST, MOST = 8, 64
 
@@ -44,7 +44,7 @@ class ExpectedInputs(Importance):
 
     def improve(self, x: surgeon.Real, step: float, levels: npt.NDArray[np.int32], **options: Any) -> None:
         """Replace levels; see :meth:`Importance.improve`."""
-        unit, pivots = _factor(*_part(self.dims))
+        unit, pivots = _factor(*part(self.dims))
         shape = (x.size // len(pivots), len(pivots))
         surgeon.surgeon(x.reshape(shape), step, levels.reshape(shape), unit, pivots, np.ones(shape[0]), **options)
 
@@ -62,15 +62,15 @@ def shaped(facts: TensorFacts, plan: TensorPlan) -> TensorPlan:
         return plan
     if len(facts.dims) < 3 or (facts.importance and facts.importance.tells):
         return plan
-    kernel, channels = _part(facts.dims)
+    kernel, channels = part(facts.dims)
     if prod(kernel) * channels < FEWEST:
         return plan
     return replace(plan, coding=replace(coding, importance=ExpectedInputs(facts.name, facts.dims)))
 
 
-def _part(dims: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+def part(dims: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
     """Return the extents of the kernel, and the number of channels that compensate for each other."""
-    kernel = dims[2:] if max(dims[2:]) <= KERNEL else (1,) * len(dims[2:])
+    kernel = dims[2:] if max(dims[2:]) <= EXTENT and prod(dims[2:]) <= POSITIONS else (1,) * len(dims[2:])
     channels = prod(dims[1:]) // prod(kernel)
     most = max(MOST // prod(kernel), 1)
     return kernel, max(count for count in range(1, most + 1) if channels % count == 0)

@@ -27,8 +27,8 @@ from .noise_shaping import shaped
 from .plan import Dependent, Quantized, Raw, TensorPlan, Uniform, as_uniform
 from .rate_distortion import least_cost
 
-#: Exponents of the step sizes of vectors, relative to the root mean square (65 dB), and of vectors without negative
-#: values, relative to the smallest value: small variances are important. The latter are at least 2**LEAST of the
+#: Exponents of the step sizes of vectors: relative to the root mean square (65 dB), and, if no value is negative,
+#: relative to the smallest value, because small variances are important. The second limit is at least 2**LEAST of the
 #: largest value: smaller variances are below the number that batch normalization adds to them.
 FINE, FINE_LOW, LEAST = -9, -4, -18
 #: Exponent of the step sizes of vectors with a wide range, relative to the smallest value.

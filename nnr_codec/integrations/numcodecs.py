@@ -106,7 +106,8 @@ class ChunkEncoder:
         check_options(codec, options, ChunkOptions.__annotations__)
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         has_goal = any(goal in given for goal in TENSOR_GOALS)
-        self._floats = EncoderConfig(**{"exact": None if has_goal else True, "fine_vectors": False, **given})
+        plain = {"exact": None if has_goal else True, "fine_vectors": False, "noise_shaping": False}
+        self._floats = EncoderConfig(**{**plain, **given})
         self._lossless = EncoderConfig(**{name: given[name] for name in given if name not in LOSSY} | {"exact": True})
 
     def encode(self, array: Array, name: str = NATIVE) -> bytes:

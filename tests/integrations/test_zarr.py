@@ -153,6 +153,14 @@ def test_a_foreign_chunk_in_a_store_is_rejected(tmp_path: Path) -> None:
             array[...]
 
 
+def test_chunks_are_not_shaped_like_weights_of_convolutions() -> None:
+    chunk = np.random.default_rng(2).normal(size=(8, 4, 5, 5)).astype("f4")
+    plain, shaped = (nnr.decode(nnr.encode({"w": chunk}, quality=30, noise_shaping=on))["w"] for on in (False, True))
+    codec = numcodecs.get_codec({"id": "nnr", "quality": 30})
+    np.testing.assert_array_equal(codec.decode(codec.encode(chunk)), plain)
+    assert not np.array_equal(plain, shaped)
+
+
 def test_numcodecs_alone() -> None:
     codec = numcodecs.get_codec({"id": "nnr", "quality": 50})
     assert codec.get_config() == {"id": "nnr", "quality": 50}

@@ -103,7 +103,7 @@ def test_a_scale_that_does_not_pay() -> None:
 @pytest.mark.parametrize("steps", ["scale", "fold, scale", "scale(method=gain), scale", "scale, fold"])
 def test_normalizations_take_the_scales(steps: str) -> None:
     """They cost nothing there; the combined result of convolution and normalization has a smaller error."""
-    options: dict[str, Any] = {"quality": 9.0, "rate": 0.0}
+    options: dict[str, Any] = {"quality": 12.0, "rate": 0.0}
     before = steps.replace(", scale", "").replace("scale, ", "")
     plain = nnr.encode(MODEL, block=True, **options, **({} if before == "scale" else {"reduce": before}))
     data = nnr.encode(MODEL, reduce=steps, **options)
@@ -119,7 +119,7 @@ def test_normalizations_take_the_scales(steps: str) -> None:
 
 def test_what_normalizations_become() -> None:
     """gamma is multiplied by the scale, mean and bias are divided by it; beta and variance stay."""
-    options: dict[str, Any] = {"quality": 9.0, "rate": 0.0}
+    options: dict[str, Any] = {"quality": 12.0, "rate": 0.0}
     plain, got = (nnr.decode(nnr.encode(MODEL, **options, **o)).tensors for o in ({"block": True}, {"reduce": "scale"}))
     scales = factors("conv.weight", got, TENSORS["conv.weight"])
     for name, wanted in {"bn.gamma": scales, "bn.mean": 1 / scales, "conv.bias": 1 / scales}.items():
