@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,9 @@ def test_the_table_has_all_methods(folder: Path) -> None:
 
 
 def test_coders_return_the_restored_update_and_its_bytes() -> None:
-    from benchmarks.federated.simulation import eight_bits, largest, np
-
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages that Flower needs
+        from benchmarks.federated.simulation import eight_bits, largest, np
     rng = np.random.default_rng(1)
     update = {"w": rng.normal(size=(40, 50)).astype(np.float32), "b": rng.normal(size=7).astype(np.float32)}
     nbytes, restored = eight_bits(update)
