@@ -98,9 +98,7 @@ def sensitivity(
         if change:
             found[name] = np.array(change / (_mean_square(errors[name]) * errors[name].size), np.float32)
     first = {use.weight: use.inputs_first for use in network.uses}
-    return found, {
-        name: (one.mean(), None) if first[name] else (None, one.mean()) for name, one in moments.items()
-    }
+    return found, {name: (one.mean(), None) if first[name] else (None, one.mean()) for name, one in moments.items()}
 
 
 class _Use(NamedTuple):
