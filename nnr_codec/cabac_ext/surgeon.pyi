@@ -35,7 +35,7 @@ def surgeon(
     dq_flag: int,
     rate: float,
     cabac_unary_length_minus1: int,
-    row_unit: npt.NDArray[np.float32] | None = None,
+    row_unit: npt.NDArray[np.float32] | None,
 ) -> None:
     """Replace the levels of a matrix by levels with less output error and rate.
 
