@@ -270,9 +270,11 @@ class EncoderConfig(TensorOptions):
     sensitivity : mapping of str to number or array, or None
         Cost of a squared error, 0 or more, by tensor name: one number, or one for each parameter. Size targets
         distribute bytes accordingly; tensors without an entry get the median of the others.
-    hessians : mapping of str to array, or None
-        Second moments of the inputs of a weight, viewed as a matrix of dims[0] rows: shape (columns, columns). Later
-        weights of a row compensate for the errors of earlier weights, unless ``rate`` is 0 (docs/guides/data-aware.md).
+    hessians : mapping of str to array or pair of arrays, or None
+        Second moments of the columns of a weight, viewed as a matrix of dims[0] rows, such as moments of its inputs:
+        shape (columns, columns). Or a pair ``(rows, columns)``, where rows has shape (rows, rows), and one of both can
+        be None. Later weights of a row, and later rows, compensate for the errors of earlier ones, unless ``rate`` is 0
+        (docs/guides/data-aware.md).
     block : bool or None
         Code each block of the topology, a weight with its bias and batch normalization, in one unit (NNR_PT_BLOCK,
         7.3.5), as blocks of the model always are. Blocks whose weight is lossless are coded as separate tensors, with

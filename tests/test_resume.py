@@ -265,6 +265,16 @@ def test_arrays_of_options_are_distinguished(tmp_path: Path, units: list[str]) -
         assert target.read_bytes() == nnr.encode(model, sensitivity={"w0": Cost(cost)})
 
 
+def test_second_moments_of_rows_are_distinguished(tmp_path: Path, units: list[str]) -> None:
+    model, target = some(), tmp_path / "m.nnr"
+    for rows, count in ((np.eye(50), 0), (np.eye(50) + 0.5, len(model) - 1), (None, len(model) - 1)):
+        interrupted(model, target, hessians={"w0": (np.eye(50), np.eye(40))})
+        units.clear()
+        nnr.encode_file(model, target, resume=True, overwrite=True, hessians={"w0": (rows, np.eye(40))})
+        assert len(units) == count
+        assert target.read_bytes() == nnr.encode(model, hessians={"w0": (rows, np.eye(40))})
+
+
 def test_blocks_and_topologies_are_distinguished(tmp_path: Path) -> None:
     """The tensors of the bitstream depend on the given topology."""
     digits = Path(__file__).parents[1] / "examples" / "digits" / "digits.nnef"

@@ -5,8 +5,8 @@ row is (w - q) H (w - q)^T. With H = U D U^T and U unit upper triangular, the er
 r[i] = w[i] - q[i] + sum((w[j] - q[j]) * U[j, i] for j < i). Each level can therefore compensate for the errors of the
 levels before it. This is the optimal brain surgeon (Hassibi and Stork 1993) for a fixed order of weights.
 
-With second moments R = V C V^T of rows, the error of a matrix W - Q is trace(R (W - Q) H (W - Q)^T). The targets of row
-k are then W[k] + sum((W[l] - Q[l]) * V[l, k] for l < k), and its weight is C[k].
+With second moments R = V C V^T of rows, the error of a matrix is trace(R (W - Q) H (W - Q)^T). The targets of row k are
+then W[k] + sum((W[l] - Q[l]) * V[l, k] for l < k), and its weight is C[k].
 """
 
 import numpy as np
@@ -35,7 +35,7 @@ def surgeon(
     dq_flag: int,
     rate: float,
     cabac_unary_length_minus1: int,
-    row_unit: npt.NDArray[np.float32] | None = None,
+    row_unit: npt.NDArray[np.float32] | None,
 ) -> None:
     """Replace the levels of a matrix by levels with less output error and rate.
 

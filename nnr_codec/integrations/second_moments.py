@@ -40,7 +40,7 @@ class SecondMoments:
             self._count += 1
 
     def mean(self) -> Moments | None:
-        """Return the mean of the samples, moved towards a multiple of the identity, (n, n); None without samples."""
+        """Return the mean, moved towards a multiple of the identity, shape (n, n); None without samples."""
         if not self._count:
             return None
         mean = self._total / self._count

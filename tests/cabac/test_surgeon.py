@@ -43,7 +43,7 @@ def improved(x: Array, step: float, factor: tuple[Array, Array], dq_flag: int, r
     if levels is None:
         levels = start(x.astype(np.float32), step, dq_flag)
     weights = given.pop("weights", np.ones(len(x)))
-    options = {"cabac_unary_length_minus1": 10, **given}
+    options = {"cabac_unary_length_minus1": 10, "row_unit": None, **given}
     surgeon(x, step, levels, *factor, weights, dq_flag=dq_flag, rate=rate, **options)
     return levels
 
@@ -263,8 +263,10 @@ def test_nan_and_infinity_are_harmless(dq_flag: int) -> None:
 def test_arguments_that_do_not_fit() -> None:
     x, unit, pivots = np.ones((4, 3), np.float32), np.zeros((3, 3), np.float32), np.ones(3)
 
+    known: dict[str, Any] = {"dq_flag": 1, "rate": 0.1, "cabac_unary_length_minus1": 10, "row_unit": None}
+
     def call(levels: Array, *factor: Array, **options: Any) -> None:
-        surgeon(x, 1.0, levels, *factor, **{"dq_flag": 1, "rate": 0.1, "cabac_unary_length_minus1": 10, **options})
+        surgeon(x, 1.0, levels, *factor, **(known | options))
 
     levels = np.zeros((4, 3), np.int32)
     for wrong in ((np.zeros((3, 4), np.int32), unit, pivots, np.ones(4)), (levels, unit, pivots, np.ones(3))):
@@ -282,5 +284,5 @@ def test_arguments_that_do_not_fit() -> None:
         with pytest.raises(ValueError, match="rate must be finite"):
             call(levels, unit, pivots, np.ones(4), rate=rate)
     with pytest.raises(ValueError, match="too large"):
-        surgeon(x, 2.0**-30, levels, unit, pivots, np.ones(4), dq_flag=1, rate=0.1, cabac_unary_length_minus1=10)
-    surgeon(x[:0], 1.0, levels[:0], unit, pivots, np.ones(0), dq_flag=1, rate=0.1, cabac_unary_length_minus1=10)
+        surgeon(x, 2.0**-30, levels, unit, pivots, np.ones(4), **known)
+    surgeon(x[:0], 1.0, levels[:0], unit, pivots, np.ones(0), **known)

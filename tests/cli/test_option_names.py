@@ -15,7 +15,7 @@ from nnr_codec.config import EncoderOptions
 
 #: The functions that each command calls. Commands that only print have options for the output.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "encode": (nnr.encode_file, nnr.load, nnr.measure),
+    "encode": (nnr.encode_file, nnr.load, nnr.measure, nnr.tune_drop),
     "decode": (nnr.decode_file,),
     "extract": (nnr.extract, nnr.NnrFile.extract, nnr.save),
     "update encode": (nnr.encode_update, nnr.UpdateEncoder, nnr.sparsify, nnr.load, nnr.save),
@@ -36,6 +36,8 @@ EXCEPTIONS = {
     "--base-model-id": "a field of Performance, the option performance",
     "--validation-performance": "as --base-model-id",
     "--check": "a call of compare_models",
+    "--data": "inputs of the network, with which the library has no part",
+    "--module": "as --data",
     "--report": "a call of EncodeReport.save for each file",
     "--no-attachments": "attach=None",
     "--dequantize": "a call of dequantized before encode_file",
