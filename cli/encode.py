@@ -141,7 +141,8 @@ Where several rules match a tensor, the last one wins.
     "known",
     type=params.FileName(),
     metavar="FILE.npz",
-    help="Costs of errors (see docs/guides/data-aware.md), by tensor name, and second moments, by hessian:NAME.",
+    help="Costs of errors (see docs/guides/data-aware.md), by tensor name, and second moments, by hessian:NAME and "
+    "row_hessian:NAME.",
 )
 @params.model_format("detected from its content")
 @click.option(
