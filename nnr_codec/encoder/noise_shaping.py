@@ -46,7 +46,8 @@ class ExpectedInputs(Importance):
         """Replace levels; see :meth:`Importance.improve`."""
         unit, pivots = _factor(*part(self.dims))
         shape = (x.size // len(pivots), len(pivots))
-        surgeon.surgeon(x.reshape(shape), step, levels.reshape(shape), unit, pivots, np.ones(shape[0]), **options)
+        rows, levels = x.reshape(shape), levels.reshape(shape)
+        surgeon.surgeon(rows, step, levels, unit, pivots, np.ones(shape[0]), row_unit=None, **options)
 
 
 def shaped(facts: TensorFacts, plan: TensorPlan) -> TensorPlan:
