@@ -110,7 +110,7 @@ def between(point_at: Callable[[int], Point], snr: float, what: str) -> float:
 
 def entropy(content: Tensors, qp: int, effort: int) -> float:
     """Return the zero-order entropy of our levels of weights, in bits for each weight."""
-    report = nnr.encode_file(content, io.BytesIO(), qp=qp, effort=effort, statistics=True)
+    report = nnr.encode_file(content, io.BytesIO(), qp=qp, effort=effort, noise_shaping=False, statistics=True)
     bits = count = 0.0
     for name, array in content.items():
         statistics = report.tensors[name].statistics
@@ -150,7 +150,7 @@ def rows(source: str, content: Tensors, peer: Codec, only: str, effort: int) -> 
 
         @cache
         def ours(qp: int) -> Point:
-            return point(nnr.encode(content, qp=qp, effort=effort), content)
+            return point(nnr.encode(content, qp=qp, effort=effort, noise_shaping=False), content)
 
         for target in TARGETS:
             if target.source == source and only in target.name:

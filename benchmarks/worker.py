@@ -34,6 +34,7 @@ def ours() -> Codec:
             dependent_quantization=o["dq"],
             choose_shift_parameters=o["choice"],
             rate=o["rate"],
+            noise_shaping=False,
             cabac_unary_length_minus1=o["unary"],
             fast_decode=o.get("fast_decode", False),
             rules=tuple(fine),
