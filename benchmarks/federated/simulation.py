@@ -365,7 +365,7 @@ def run(
             last = number == plan.rounds
             hits = correct(WORK[name], arrays_of(arrays), plan.tests if last else plan.few)
             decisions = WORK[name].load()[3][:1].size
-            accuracies = 100 * hits / decisions
+            accuracies = hits * (100 / decisions)  # bytes times 100 would overflow
             drawn = accuracies[np.random.default_rng(0).integers(len(hits), size=(DRAWS, len(hits)))].mean(1)
             row |= {"accuracy": round(float(accuracies.mean()), 3), "samples": len(hits)}
             row |= {"interval": [round(float(value), 3) for value in np.percentile(drawn, (2.5, 97.5))]}
