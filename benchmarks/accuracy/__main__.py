@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from nnr_codec import EncodeWarning
+from nnr_codec import EncodeError, EncodeWarning
 
 from ..compare import Codec, machine
 from . import __doc__ as about
@@ -75,7 +75,10 @@ def measure(table: Table, curve: Curve, quick: bool) -> None:
 
     falls: dict[Any, float] = {}
     for setting in curve.grid[:: len(curve.grid) // FEW or 1] if quick else curve.grid:
-        falls[setting] = row(setting)["fall"]
+        try:
+            falls[setting] = row(setting)["fall"]
+        except EncodeError:  # no file is as small
+            break
         if falls[setting] > LIMIT:
             break
     for budget in BUDGETS if curve.middle and not quick else ():
