@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import count
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 import nnr_codec as nnr
 from nnr_codec.integrations.torch import sensitivity
@@ -176,7 +178,12 @@ class Coders:
         return min(compressed(unpacked), compressed(packed)), restored
 
     def _gptq(self, bits: int) -> Coded:
-        return self._integers(bits, self.known[1])
+        return self._integers(bits, self.inputs)
+
+    @cached_property
+    def inputs(self) -> dict[str, Array]:
+        """Second moments of the inputs of layers in the calibration samples."""
+        return input_moments(self.network.module, self.network.calibration)
 
     def _gguf(self, kind: str) -> Coded:
         import gguf
@@ -228,6 +235,31 @@ def channel_scales(rows: Array, most: int) -> Array:
 def nearest(rows: Array, scales: Array, most: int) -> Array:
     """Return the nearest integers."""
     return np.clip(np.rint(rows / scales), -most, most)
+
+
+def input_moments(module: nn.Module, batches: Iterable[Any]) -> dict[str, Array]:
+    """Return sums of products of the inputs of linear layers and convolutions with one group, by name of the weight."""
+    totals: dict[str, Array] = {}
+
+    def record(name: str, layer: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+        x = inputs[0]
+        if isinstance(layer, nn.Conv2d):
+            unfold = nn.Unfold(layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+            x = unfold(x).transpose(1, 2)
+        rows = x.reshape(-1, x.shape[-1]).double()
+        totals[name] = totals.get(name, 0) + (rows.T @ rows).numpy()
+
+    hooks = [
+        layer.register_forward_pre_hook(partial(record, f"{name}.weight"))
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.groups == 1)
+    ]
+    with torch.inference_mode():
+        for batch in batches:
+            module(**batch) if isinstance(batch, Mapping) else module(batch)
+    for hook in hooks:
+        hook.remove()
+    return totals
 
 
 def compensated(rows: Array, scales: Array, most: int, moment: Array) -> Array:
