@@ -1,7 +1,7 @@
 """Predicted and measured loss of accuracy: ``python -m benchmarks.target_drop --cache FOLDER``.
 
-Test samples are divided at random: 512 samples without labels for ``nnr.tune_drop``, sensitivities and second moments,
-the others for the measured loss. For each target, a row has the chosen size with its predicted and measured loss. A
+Test samples are divided at random: 256 samples without labels for sensitivities and second moments, 256 without labels
+for ``nnr.tune_drop``, the others for the measured loss. For each target, a row has the chosen size with its predicted and measured loss. A
 scan of sizes gives the smallest size whose measured loss meets the target: measured losses are made monotone, then
 interpolated. ``--table`` prints the results. Each measurement is a line of JSON, so an interrupted run continues.
 
@@ -35,7 +35,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "target_drop.jsonl"
 #: Network used for tuning, and networks for the evaluation: classifiers with at least 1,000 test samples.
 TUNED = ("ResNet-8",)
 HELD_OUT = ("ResNet-20", "mobile CNN", "vision transformer", "character transformer", "plain CNN", "ResNet-56")
-#: Targets in points, and the number of samples for the prediction.
+#: Targets in points, and the number of samples without labels.
 TARGETS, SAMPLES = (0.25, 0.5, 1.0), 512
 #: First size of the scan relative to the largest chosen size, ratio of sizes, and measured loss at which it ends.
 FIRST, STEP, LAST = 1.5, 0.92, 2.0
@@ -46,14 +46,15 @@ Row = dict[str, Any]
 
 
 class Divided:
-    """Network with test samples divided into samples for the prediction and samples for the measurement."""
+    """Network with test samples divided into samples for calibration, prediction and measurement."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
         self.prepare, x, y = network.outcome.args  # type: ignore[attr-defined]  # of networks.py: a partial
         order = np.random.default_rng(SEED + 1).permutation(len(x))
-        self.known = x[order[:SAMPLES]]
-        rest, seen = order[SAMPLES:], digests(self.known)
+        known = x[order[:SAMPLES]]
+        self.calibration, self.known = known[::2], known[1::2]
+        rest, seen = order[SAMPLES:], digests(known)
         rest = rest[[not digests([one]) & seen for one in x[rest]]]
         self.x, self.y = x[rest], y[rest]
 
@@ -76,9 +77,9 @@ class Divided:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """Sensitivities and second moments of the samples for the prediction."""
+        """Sensitivities and second moments."""
         self.scores(self.known[:1], self.network.tensors)
-        costs, moments = sensitivity(self.network.module, list(self.prepare(self.known).split(BATCH)))
+        costs, moments = sensitivity(self.network.module, list(self.prepare(self.calibration).split(BATCH)))
         return {"sensitivity": costs, "hessians": moments}
 
     def at(self, size: int) -> Row:
