@@ -1,9 +1,10 @@
 """Predicted and measured loss of accuracy: ``python -m benchmarks.target_drop --cache FOLDER``.
 
 Test samples are divided at random: 256 samples without labels for sensitivities and second moments, 256 without labels
-for ``nnr.tune_drop``, the others for the measured loss. For each target, a row has the chosen size with its predicted and measured loss. A
-scan of sizes gives the smallest size whose measured loss meets the target: measured losses are made monotone, then
-interpolated. ``--table`` prints the results. Each measurement is a line of JSON, so an interrupted run continues.
+for ``nnr.tune_drop``, the others for the measured loss. For each target, a row has the chosen size with its predicted
+and measured loss. A scan of sizes gives the smallest size whose measured loss meets the target: measured losses are
+made monotone, then interpolated. ``--table`` prints the results. Each measurement is a line of JSON, so an interrupted
+run continues.
 
 Constants of the prediction were chosen on the networks in ``TUNED`` only.
 """

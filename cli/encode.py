@@ -134,7 +134,8 @@ Where several rules match a tensor, the last one wins.
     "such as 0.5; requires --data. Takes up to 10 encodings.",
 )
 @samples.options(
-    ", as for nnr calibrate. Sensitivities and second moments are measured with them, and the loss for --target-drop"
+    ", as for nnr calibrate. Sensitivities and second moments are measured with them. With --target-drop, every second "
+    "sample is used for that, and the others for the loss"
 )
 @click.option(
     "--sensitivity",
@@ -256,9 +257,11 @@ def encode(
             raise
         with coding.usage_errors():
             config = replace(config, **costs)
-    given = None
+    tested = None
     if data:
         given = samples.Samples.read(data, models[0], module, limits)
+        if target_drop is not None:
+            given, tested = given.halves()  # the encoder fits the model to its samples
         with printer.progress("calibrating", 1) as progress:
             sensitivities, hessians = given.costs(progress)
         with coding.usage_errors():
@@ -273,8 +276,8 @@ def encode(
             continue
         asked = maps.measured(source, model, config, evaluation, jobs, printer) if evaluation else config
         asked = maps.stating(asked, base_model_id, validation_performance, metric)
-        if given and target_drop is not None:
-            asked = tuned(source, given, target_drop, asked, printer)
+        if tested is not None and target_drop is not None:
+            asked = tuned(source, tested, target_drop, asked, printer)
         kept = io.BytesIO() if stream and check else None
         with params.resumable(resume, models[:k]), printer.progress("encoding", len(source)) as progress:
             report = nnr.encode_file(

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -76,6 +76,15 @@ class Samples:
         if len({*counts.values()}) != 1 or 0 in counts.values():
             raise nnr.EncodeError(f"{data} must have arrays with the same number of samples, got {counts}")
         return cls({name: array[:first] for name, array in inputs.items()}, model, module, limits)
+
+    def halves(self) -> tuple[Samples, Samples]:
+        """Return every second sample, from the first and from the second one."""
+        import nnr_codec as nnr
+
+        if len(self) < 2:
+            raise nnr.EncodeError("--target-drop requires more than one sample")
+        first, second = ({name: array[start::2] for name, array in self.inputs.items()} for start in (0, 1))
+        return replace(self, inputs=first), replace(self, inputs=second)
 
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))

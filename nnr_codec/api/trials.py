@@ -138,7 +138,7 @@ def tune_drop(
     """Find the smallest size at which a classifier is predicted to lose little accuracy.
 
     The accuracy is predicted from the outputs on samples without labels (docs/guides/data-aware.md). Use
-    ``sensitivity`` and ``hessians`` from the same samples to get smaller files.
+    ``sensitivity`` and ``hessians`` to get smaller files, from other samples: the encoder fits the model to them.
 
     Parameters
     ----------

@@ -222,8 +222,9 @@ def _checked(scores: Scores) -> Scores:
         kind = f"{scores.dtype.name} of shape {shape}" if isinstance(scores, np.ndarray) else type(scores).__name__
         raise EncodeError(f"outputs must be an array of floats of shape (samples, ..., classes), got {kind}")
     if prod(shape[:-1]) < FEWEST:
+        count = prod(shape[:-1])
         raise EncodeError(
-            f"the loss of accuracy cannot be predicted from {prod(shape[:-1])} decisions; use {FEWEST} or more samples"
+            f"the loss of accuracy cannot be predicted from {count} decisions; use more samples, for {FEWEST}"
         )
     if not np.isfinite(scores).all():
         raise EncodeError("the outputs of the uncompressed model are not finite; its loss of accuracy is unknown")

@@ -36,14 +36,22 @@ def test_the_predicted_loss_of_the_bitstream_meets_the_target(path: str, capsys:
     assert result.code == 0
     line = re.match(
         r"predicted loss of accuracy at ([\d,]+) bytes: (\d\.\d\d) points, at most (\d\.\d\d) with 95 % confidence "
-        r"\(200 samples, \d+ evaluations\)\n",
+        r"\(100 samples, \d+ evaluations\)\n",
         result.err,
     )
     assert line
-    scores = onnx_scores(path, {"x": X})
+    scores = onnx_scores(path, {"x": X[1::2]})
     found = predicted_drop(scores(nnr.load(path)), scores(nnr.decode("m.nnr")))
     assert [f"{Path('m.nnr').stat().st_size:,}", *(f"{one:.2f}" for one in found)] == [*line.groups()]
     assert found[1] <= 1
+
+
+def test_calibration_and_prediction_use_different_samples(path: str, capsys: Capture) -> None:
+    assert call(capsys, "encode", path, "-o", "m.nnr", "--data", "samples.npz", "--target-drop", "1").code == 0
+    costs, moments = sensitivity(path, {"x": X[::2]})
+    scores = onnx_scores(path, {"x": X[1::2]})
+    found = nnr.tune_drop(path, scores, target_drop=1, sensitivity=costs, hessians=moments)
+    assert Path("m.nnr").read_bytes() == nnr.encode(path, found.config)
 
 
 def test_samples_are_used_for_any_goal(path: str, capsys: Capture) -> None:
@@ -84,12 +92,14 @@ def test_a_pytorch_module_predicts_the_loss_of_its_weights(here: Path, capsys: C
         (["--module", "net:make"], "--module requires --data"),
         (["m.onnx"], "--data requires one model file, got 2"),
         (["--data", "none.npz"], "none.npz: No such file or directory"),
-        (["--data", "few.npz", "--target-drop", "1"], "cannot be predicted from 9 decisions; use 32 or more samples"),
+        (["--data", "few.npz", "--target-drop", "1"], "cannot be predicted from 4 decisions; use more samples, for 32"),
+        (["--data", "one.npz", "--target-drop", "1"], "--target-drop requires more than one sample"),
         (["--data", "other.npz"], "onnxruntime cannot run the model"),
     ],
 )
 def test_wrong_arguments_give_one_line(path: str, capsys: Capture, arguments: list[str], message: str) -> None:
     np.savez("few.npz", x=X[:9])
+    np.savez("one.npz", x=X[:1])
     np.savez("other.npz", x=X[:, :7])
     needs_data = "requires --data" not in message
     result = call(capsys, "encode", path, *(["--data", "samples.npz"] if needs_data else []), "-o", "d/", *arguments)

@@ -151,7 +151,7 @@ def test_wrong_options_are_named(options: Any, message: str) -> None:
         (np.zeros(50), r"got float64 of shape \(50,\)"),
         (np.zeros((50, 1)), r"got float64 of shape \(50, 1\)"),
         (np.zeros((50, 3), int), r"got int64 of shape \(50, 3\)"),
-        (np.zeros((9, 3)), "cannot be predicted from 9 decisions; use 32 or more samples"),
+        (np.zeros((9, 3)), "cannot be predicted from 9 decisions; use more samples, for 32"),
         (np.full((50, 3), np.nan), "outputs of the uncompressed model are not finite"),
     ],
 )
