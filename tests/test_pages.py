@@ -102,8 +102,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     net.op("Relu", "b", "c").conv("c", "d", "conv2", 8, 6, 3, 3).op("GlobalAveragePool", "d", "e")
     net.op("Flatten", "e", "f").op("Gemm", f"f {net.weight('fc.weight', 10, 8)}", "y", transB=1)
     (folder / "model.onnx").write_bytes(net.data())
-    x = np.random.default_rng(1).random((40, 1, 8, 8), np.float32)
-    np.savez(folder / "test.npz", x=x, y=np.arange(40) % 10)
+    x = np.random.default_rng(1).random((80, 1, 8, 8), np.float32)
+    np.savez(folder / "test.npz", x=x, y=np.arange(80) % 10)
     np.savez(folder / "samples.npz", input=x)
     tensors = {"w": WEIGHT, "v": LARGE}
     nnr.save(Model(tensors), folder / "model.safetensors")
