@@ -345,7 +345,7 @@ def check_samples(models: tuple[str, ...], data: str | None, module: str | None,
 def check_drop(
     target_drop: float, data: str | None, config: nnr.EncoderConfig, preset: str | None, others: dict[str, bool]
 ) -> None:
-    """Raise UsageError for options that exclude a predicted loss; ``others`` maps further ones to their presence."""
+    """Raise UsageError for options that exclude a predicted loss; ``others`` maps options to whether they are given."""
     from nnr_codec.encoder import accuracy_drop
 
     if not data:

@@ -273,7 +273,7 @@ class EncoderConfig(TensorOptions):
     hessians : mapping of str to array or pair of arrays, or None
         Second moments of the columns of a weight, viewed as a matrix of dims[0] rows, such as moments of its inputs:
         shape (columns, columns). Or a pair ``(rows, columns)``, where rows has shape (rows, rows), and one of both can
-        be None. Later weights of a row, and later rows, compensate for the errors of earlier ones, unless ``rate`` is 0
+        be None. Later weights of a row, and later rows, compensate for earlier errors, unless ``rate`` is 0
         (docs/guides/data-aware.md).
     block : bool or None
         Code each block of the topology, a weight with its bias and batch normalization, in one unit (NNR_PT_BLOCK,

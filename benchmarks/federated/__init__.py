@@ -5,7 +5,7 @@ samples. Each round appends a row to the file of results: bytes from and to the 
 interval. Finished runs are not repeated. Without ``--peer``, NNCodec is left out.
 
 All runs of a network and a seed start from the same weights, trained for two epochs, and draw the same samples. In each
-round, a client trains with 500 of its samples. Updates of ours are sent by NNRMod and NNRStrategy. The other methods
-replace the trained model by the model that a server would restore from the coded update; models are sent to clients as
-float32.
+round, a client trains with 500 of its samples. NNRMod and NNRStrategy send the updates that nnr_codec encodes. Other
+methods replace the trained model with the model that a server would restore from the coded update, and send models to
+clients as float32.
 """

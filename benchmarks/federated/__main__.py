@@ -60,10 +60,9 @@ def table(rows: list[Row]) -> str:
     for (network, split), by_method in last_rounds(finished(rows)):
         out += [
             f"\n{network}, {split} split\n",
-            "| method | MB from clients | of float32 | MB to clients | accuracy | ",
+            "| method | MB from clients | of float32 | MB to clients | accuracy | change | 95 % interval | seeds |",
+            "|---|---:|---:|---:|---:|---:|---|---:|",
         ]
-        out[-1] += "change | 95 % interval | seeds |"
-        out.append("|---|---:|---:|---:|---:|---:|---|---:|")
         exact = {row["seed"]: row for row in by_method.get("float32", [])}
         for method, found in by_method.items():
             mine = [row for row in found if row["seed"] in exact]
