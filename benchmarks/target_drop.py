@@ -1,10 +1,10 @@
 """Predicted and measured loss of accuracy: ``python -m benchmarks.target_drop --cache FOLDER``.
 
-Test samples are divided at random: 256 samples without labels for sensitivities and second moments, 256 without labels
-for ``nnr.tune_drop``, the others for the measured loss. For each target, a row has the chosen size with its predicted
-and measured loss. A scan of sizes gives the smallest size whose measured loss meets the target: measured losses are
-made monotone, then interpolated. ``--table`` prints the results. Each measurement is a line of JSON, so an interrupted
-run continues.
+Test samples are divided at random: 128 samples for sensitivities and second moments, 384 for ``nnr.tune_drop``, the
+others for the measured loss. For each target, with and without labels of the 384, a row has the chosen size with its
+predicted and measured loss. A scan of sizes gives the smallest size whose measured loss meets the target: measured
+losses are made monotone, then interpolated. ``--table`` prints the results. Each measurement is a line of JSON, so an
+interrupted run continues.
 
 Constants of the prediction were chosen on the networks in ``TUNED`` only.
 """
@@ -36,7 +36,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "target_drop.jsonl"
 #: Network used for tuning, and networks for the evaluation: classifiers with at least 1,000 test samples.
 TUNED = ("ResNet-8",)
 HELD_OUT = ("ResNet-20", "mobile CNN", "vision transformer", "character transformer", "plain CNN", "ResNet-56")
-#: Targets in points, and the number of samples without labels.
+#: Targets in points, and the number of samples for calibration and prediction.
 TARGETS, SAMPLES = (0.25, 0.5, 1.0), 512
 #: First size of the scan relative to the largest chosen size, ratio of sizes, and measured loss at which it ends.
 FIRST, STEP, LAST = 1.5, 0.92, 2.0
@@ -53,9 +53,10 @@ class Divided:
         self.network = network
         self.prepare, x, y = network.outcome.args  # type: ignore[attr-defined]  # of networks.py: a partial
         order = np.random.default_rng(SEED + 1).permutation(len(x))
-        known = x[order[:SAMPLES]]
-        self.calibration, self.known = known[::2], known[1::2]
-        rest, seen = order[SAMPLES:], digests(known)
+        given = order[:SAMPLES]
+        is_fourth = np.arange(SAMPLES) % 4 == 0
+        self.calibration, self.known, self.labels = x[given[is_fourth]], x[given[~is_fourth]], y[given[~is_fourth]]
+        rest, seen = order[SAMPLES:], digests(x[given])
         rest = rest[[not digests([one]) & seen for one in x[rest]]]
         self.x, self.y = x[rest], y[rest]
 
@@ -89,12 +90,13 @@ class Divided:
         row = compared(self.measured(nnr.decode(data).tensors), self.exact)
         return {"bytes": len(data), **{name: row[name] for name in ("samples", "accuracy", "fall", "fall_interval")}}
 
-    def chosen(self, target: float) -> Row:
+    def chosen(self, target: float, has_labels: bool) -> Row:
         """Return the size chosen for a target, with its predicted and measured loss."""
         found = nnr.tune_drop(
             self.network.tensors,
             lambda model: self.scores(self.known, model.tensors),
             target_drop=target,
+            labels=self.labels if has_labels else None,
             **self.options,
         )
         assert found.config.target_size
@@ -106,14 +108,18 @@ def measure(network: Network, rows: dict[Any, Row], write: Callable[[Row], None]
     """Measure the rows of a network that are missing."""
     divided = Divided(network)
 
-    def row(setting: str, code: Callable[[Any], Row], value: float) -> Row:
+    def row(setting: str, code: Callable[..., Row], *values: float) -> Row:
         if (network.name, network.weights, setting) not in rows:
-            found = {"network": network.name, "weights": network.weights, "setting": setting, **code(value)}
+            found = {"network": network.name, "weights": network.weights, "setting": setting, **code(*values)}
             write(found)
             rows[network.name, network.weights, setting] = found
         return rows[network.name, network.weights, setting]
 
-    chosen = [row(f"target {target:g}", divided.chosen, target) for target in TARGETS]
+    chosen = [
+        row(setting_of(target, has_labels), divided.chosen, target, has_labels)
+        for has_labels in (True, False)
+        for target in TARGETS
+    ]
     scanned = [
         int(setting[5:]) for _, weights, setting in rows if weights == network.weights and setting[:5] == "size "
     ]
@@ -122,29 +128,38 @@ def measure(network: Network, rows: dict[Any, Row], write: Callable[[Row], None]
         size = round(STEP * size)
 
 
+def setting_of(target: float, has_labels: bool) -> str:
+    return f"target {target:g}{', labels' if has_labels else ''}"
+
+
 def table(rows: list[Row]) -> str:
     """Return a table of all targets, and the number of targets that are met on networks not used for tuning."""
     lines = [
-        "| network | target | bytes | predicted | limit | measured | smallest bytes | relative size |",
-        "|---|---|---|---|---|---|---|---|",
+        "| network | target | labels | bytes | predicted | limit | measured | smallest bytes | relative size |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    met, small, cases = 0, 0, 0
-    for name in (*TUNED, *HELD_OUT):
-        own = [row for row in rows if row["network"] == name]
-        for target in TARGETS:
-            for row in [row for row in own if row["setting"] == f"target {target:g}"]:
-                smallest = size_at([(one["bytes"], one["fall"]) for one in own], target)
-                excess = row["bytes"] / smallest if smallest else float("nan")
-                low, high = row["fall_interval"]
-                lines.append(
-                    f"| {name}{' (tuning)' if name in TUNED else ''} | {target:g} | {row['bytes']:,} | "
-                    f"{row['predicted']:.2f} | {row['limit']:.2f} | {row['fall']:.2f} ({low:.2f} to {high:.2f}) | "
-                    f"{smallest or 0:,.0f} | {excess:.2f} |"
-                )
-                if name in HELD_OUT:
-                    cases, met, small = cases + 1, met + (row["fall"] <= target), small + (excess <= EXCESS)
-    of = f"of {cases} cases on networks not used for tuning"
-    return "\n".join([*lines, "", f"Target met in {met} {of}; size at most {EXCESS} times the smallest in {small}."])
+    summary = []
+    for has_labels, labels in ((True, "yes"), (False, "no")):
+        met, small, cases = 0, 0, 0
+        for name in (*TUNED, *HELD_OUT):
+            own = [row for row in rows if row["network"] == name]
+            for target in TARGETS:
+                for row in [row for row in own if row["setting"] == setting_of(target, has_labels)]:
+                    smallest = size_at([(one["bytes"], one["fall"]) for one in own], target)
+                    excess = row["bytes"] / smallest if smallest else float("nan")
+                    low, high = row["fall_interval"]
+                    lines.append(
+                        f"| {name}{' (tuning)' if name in TUNED else ''} | {target:g} | {labels} | "
+                        f"{row['bytes']:,} | {row['predicted']:.2f} | {row['limit']:.2f} | "
+                        f"{row['fall']:.2f} ({low:.2f} to {high:.2f}) | {smallest or 0:,.0f} | {excess:.2f} |"
+                    )
+                    if name in HELD_OUT:
+                        cases, met, small = cases + 1, met + (row["fall"] <= target), small + (excess <= EXCESS)
+        summary.append(
+            f"With{'' if has_labels else 'out'} labels, the target is met in {met} of {cases} cases on networks not "
+            f"used for tuning, and the size is at most {EXCESS} times the smallest in {small}."
+        )
+    return "\n".join([*lines, "", *summary])
 
 
 def main() -> None:

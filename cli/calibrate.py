@@ -50,7 +50,7 @@ def calibrate(
         raise click.UsageError(f"{target!r} must end in .npz")
     started, printer = time.perf_counter(), output.Printer(quiet)
     stream = params.open_target(target, model, data, force=force, folder=False)
-    given = samples.Samples.read(data, model, module, limits, first)
+    given = samples.Samples.read(data, model, module, limits, first=first)
     with printer.progress("calibrating", 1) as progress:
         costs, moments = given.costs(progress)
     known = nnr.Model(archive(costs, moments))

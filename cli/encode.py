@@ -29,7 +29,7 @@ PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, "lora", GPP)
     headings={
         "Common options": "target quality preset lossless target_size check dry_run reports jobs force",
         "Other goals": "qp qp_density snr max_error target_ratio target_drop rules fixed_point",
-        "Sample inputs": "data module known",
+        "Sample inputs": "data labels module known",
         "Quantization": coding.QUANTIZATION,
         "Graph and parameter reduction": "topology block fold_batchnorm local_scaling reduce",
         "Bitstream syntax": f"profile {coding.SYNTAX} parts layer_parameter_sets join",
@@ -134,8 +134,14 @@ Where several rules match a tensor, the last one wins.
     "such as 0.5; requires --data. Takes up to 10 encodings.",
 )
 @samples.options(
-    ", as for nnr calibrate. Sensitivities and second moments are measured with them. With --target-drop, every second "
+    ", as for nnr calibrate. Sensitivities and second moments are measured with them. With --target-drop, every fourth "
     "sample is used for that, and the others for the loss"
+)
+@click.option(
+    "--labels",
+    metavar="NAME",
+    help="Array of --data with the correct class of each sample, from 0, for --target-drop. Labels make the predicted "
+    "loss more accurate.",
 )
 @click.option(
     "--sensitivity",
@@ -190,6 +196,7 @@ def encode(
     target_drop: float | None,
     data: str | None,
     module: str | None,
+    labels: str | None,
     known: str | None,
     rules: tuple[nnr.Rule, ...],
     reports: tuple[str, ...],
@@ -221,6 +228,8 @@ def encode(
     config = coding.encoder_config(DEFAULT, preset, lossless, rules, options)
     check_steps(config)
     check_samples(models, data, module, known)
+    if labels is not None and target_drop is None:
+        raise click.UsageError("--labels requires --target-drop")
     if target_drop is not None:
         check_drop(target_drop, data, config, preset, {"--map": bool(wanted), "--dry-run": dry_run})
     if attach and not attachments:
@@ -259,9 +268,9 @@ def encode(
             config = replace(config, **costs)
     tested = None
     if data:
-        given = samples.Samples.read(data, models[0], module, limits)
+        given = samples.Samples.read(data, models[0], module, limits, labels=labels)
         if target_drop is not None:
-            given, tested = given.halves()  # the encoder fits the model to its samples
+            given, tested = given.divided()  # the encoder fits the model to its samples
         with printer.progress("calibrating", 1) as progress:
             sensitivities, hessians = given.costs(progress)
         with coding.usage_errors():
@@ -373,7 +382,7 @@ def tuned(
             progress("", next(calls), BUDGET)
             return found
 
-        found = nnr.tune_drop(source, outputs, target_drop=target_drop, config=config)
+        found = nnr.tune_drop(source, outputs, target_drop=target_drop, labels=given.labels, config=config)
     printer.note(
         f"predicted loss of accuracy at {found.nbytes:,} bytes: {found.drop:.2f} points, at most {found.limit:.2f} "
         f"with 95 % confidence ({len(given):,} samples, {found.evaluations} evaluations)"

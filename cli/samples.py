@@ -59,32 +59,54 @@ class Samples:
     module : str or None
         Place of the PyTorch module; None for an ONNX file.
     limits : Limits
+    labels : ndarray or None
+        Classes of the samples.
     """
 
     inputs: Mapping[str, Any]
     model: str
     module: str | None
     limits: nnr.Limits
+    labels: Any = None
 
     @classmethod
-    def read(cls, data: str, model: str, module: str | None, limits: nnr.Limits, first: int | None = None) -> Samples:
-        """Read the ``first`` samples (None: all) of an archive."""
+    def read(
+        cls,
+        data: str,
+        model: str,
+        module: str | None,
+        limits: nnr.Limits,
+        *,
+        first: int | None = None,
+        labels: str | None = None,
+    ) -> Samples:
+        """Read the ``first`` samples (None: all) of an archive; ``labels`` is the name of an array."""
         import nnr_codec as nnr
 
         inputs = nnr.load(data, format="npz", limits=limits).tensors
         counts = {name: len(array) if array.ndim else 0 for name, array in inputs.items()}
         if len({*counts.values()}) != 1 or 0 in counts.values():
             raise nnr.EncodeError(f"{data} must have arrays with the same number of samples, got {counts}")
-        return cls({name: array[:first] for name, array in inputs.items()}, model, module, limits)
+        inputs = {name: array[:first] for name, array in inputs.items()}
+        if labels is not None and labels not in inputs:
+            raise nnr.EncodeError(f"{data} has no array {labels!r} for --labels; it has {', '.join(map(repr, inputs))}")
+        classes = inputs.pop(labels) if labels is not None else None
+        return cls(inputs, model, module, limits, classes)
 
-    def halves(self) -> tuple[Samples, Samples]:
-        """Return every second sample, from the first and from the second one."""
+    def divided(self) -> tuple[Samples, Samples]:
+        """Return every fourth sample, and the others."""
+        import numpy as np
+
         import nnr_codec as nnr
 
         if len(self) < 2:
             raise nnr.EncodeError("--target-drop requires more than one sample")
-        first, second = ({name: array[start::2] for name, array in self.inputs.items()} for start in (0, 1))
-        return replace(self, inputs=first), replace(self, inputs=second)
+        is_fourth = np.arange(len(self)) % 4 == 0
+        return self._only(is_fourth), self._only(~is_fourth)
+
+    def _only(self, which: Any) -> Samples:
+        inputs = {name: array[which] for name, array in self.inputs.items()}
+        return replace(self, inputs=inputs, labels=None if self.labels is None else self.labels[which])
 
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))

@@ -131,14 +131,15 @@ def tune_drop(
     outputs: Callable[[Model], npt.NDArray[Any]],
     *,
     target_drop: float,
+    labels: npt.NDArray[Any] | None = None,
     config: EncoderConfig | None = None,
     budget: int = accuracy_drop.BUDGET,
     **options: Unpack[EncoderOptions],
 ) -> DropTuning:
     """Find the smallest size at which a classifier is predicted to lose little accuracy.
 
-    The accuracy is predicted from the outputs on samples without labels (docs/guides/data-aware.md). Use
-    ``sensitivity`` and ``hessians`` to get smaller files, from other samples: the encoder fits the model to them.
+    The accuracy is predicted from the outputs on a few samples (docs/guides/data-aware.md). Use ``sensitivity`` and
+    ``hessians`` to get smaller files, from other samples: the encoder fits the model to them.
 
     Parameters
     ----------
@@ -150,6 +151,9 @@ def tune_drop(
         must not be those on which the network was trained.
     target_drop : float
         Maximum loss of accuracy in percentage points, above 0. The upper limit of the predicted loss meets it.
+    labels : ndarray of int, optional
+        Correct classes of the samples, shape (samples, ...). They correct for a network that is too certain or
+        uncertain about its decisions.
     config, options
         As for :func:`encode`, without any goal.
     budget : int, default 10
@@ -163,7 +167,7 @@ def tune_drop(
     Raises
     ------
     EncodeError
-        No tried size meets the target, the outputs do not have the required form, the options have a goal, or
+        No tried size meets the target, outputs or labels do not have the required form, the options have a goal, or
         ``target_drop`` or ``budget`` is out of range.
     NnrError
         As :func:`encode`.
@@ -175,7 +179,8 @@ def tune_drop(
         data = b"".join(encode_units(prepared_model(loaded, settings), settings))
         return decode(data, topology=loaded.topology), len(data)
 
-    return accuracy_drop.tune_drop(loaded, outputs, coded, configured(tune_drop, config, options), target_drop, budget)
+    settings = configured(tune_drop, config, options)
+    return accuracy_drop.tune_drop(loaded, outputs, labels, coded, settings, target_drop, budget)
 
 
 def folded(model: ModelSource, config: EncoderConfig | None = None, **options: Unpack[EncoderOptions]) -> Model:

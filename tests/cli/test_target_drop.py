@@ -29,6 +29,8 @@ def floats(*shape: int) -> np.ndarray:
 
 WEIGHTS = {"a": floats(40, 20) / 4, "b": floats(5, 40)}
 X = floats(200, 20)
+IS_FOURTH = np.arange(200) % 4 == 0
+Y = np.random.default_rng(1).integers(0, 5, 200)
 
 
 @pytest.fixture
@@ -43,21 +45,23 @@ def test_the_predicted_loss_of_the_bitstream_meets_the_target(path: str, capsys:
     assert result.code == 0
     line = re.match(
         r"predicted loss of accuracy at ([\d,]+) bytes: (\d\.\d\d) points, at most (\d\.\d\d) with 95 % confidence "
-        r"\(100 samples, \d+ evaluations\)\n",
+        r"\(150 samples, \d+ evaluations\)\n",
         result.err,
     )
     assert line
-    scores = onnx_scores(path, {"x": X[1::2]})
+    scores = onnx_scores(path, {"x": X[~IS_FOURTH]})
     found = predicted_drop(scores(nnr.load(path)), scores(nnr.decode("m.nnr")))
     assert [f"{Path('m.nnr').stat().st_size:,}", *(f"{one:.2f}" for one in found)] == [*line.groups()]
     assert found[1] <= 1
 
 
 def test_calibration_and_prediction_use_different_samples(path: str, capsys: Capture) -> None:
-    assert call(capsys, "encode", path, "-o", "m.nnr", "--data", "samples.npz", "--target-drop", "1").code == 0
-    costs, moments = sensitivity(path, {"x": X[::2]})
-    scores = onnx_scores(path, {"x": X[1::2]})
-    found = nnr.tune_drop(path, scores, target_drop=1, sensitivity=costs, hessians=moments)
+    np.savez("labelled.npz", x=X, y=Y)
+    options = ("--data", "labelled.npz", "--labels", "y", "--target-drop", "1")
+    assert call(capsys, "encode", path, "-o", "m.nnr", *options).code == 0
+    costs, moments = sensitivity(path, {"x": X[IS_FOURTH]})
+    scores, labels = onnx_scores(path, {"x": X[~IS_FOURTH]}), Y[~IS_FOURTH]
+    found = nnr.tune_drop(path, scores, target_drop=1, labels=labels, sensitivity=costs, hessians=moments)
     assert Path("m.nnr").read_bytes() == nnr.encode(path, found.config)
 
 
@@ -77,7 +81,7 @@ def test_a_pytorch_module_predicts_the_loss_of_its_weights(here: Path, capsys: C
     options = ("--data", "samples.npz", "--module", "net_with_loss:make", "--target-drop", "2")
     result = call(capsys, "encode", "w.safetensors", "-o", "w.nnr", *options)
     assert result.code == 0
-    before, after = (X[1::2] @ model["weight"].T for model in (nnr.load("w.safetensors"), nnr.decode("w.nnr")))
+    before, after = (X[~IS_FOURTH] @ model["weight"].T for model in (nnr.load("w.safetensors"), nnr.decode("w.nnr")))
     assert 0 < predicted_drop(before, after)[1] <= 2
 
 
@@ -99,8 +103,12 @@ def test_a_pytorch_module_predicts_the_loss_of_its_weights(here: Path, capsys: C
         (["--module", "net:make"], "--module requires --data"),
         (["m.onnx"], "--data requires one model file, got 2"),
         (["--data", "none.npz"], "none.npz: No such file or directory"),
-        (["--data", "few.npz", "--target-drop", "1"], "cannot be predicted from 4 decisions; use more samples, for 32"),
+        (["--data", "few.npz", "--target-drop", "1"], "cannot be predicted from 6 decisions; use more samples, for 32"),
         (["--data", "one.npz", "--target-drop", "1"], "--target-drop requires more than one sample"),
+        (["--labels", "y"], "--labels requires --target-drop"),
+        (["--labels", "y", "--target-drop", "1"], "samples.npz has no array 'y' for --labels; it has 'x'"),
+        (["--data", "high.npz", "--labels", "y", "--target-drop", "1"], "must be classes from 0 to 4, got 1 to 5"),
+        (["--data", "half.npz", "--labels", "y", "--target-drop", "1"], "shape (150,), got float64 of shape (150,)"),
         (["--data", "other.npz"], "onnxruntime cannot run the model"),
     ],
 )
@@ -108,6 +116,8 @@ def test_wrong_arguments_give_one_line(path: str, capsys: Capture, arguments: li
     np.savez("few.npz", x=X[:9])
     np.savez("one.npz", x=X[:1])
     np.savez("other.npz", x=X[:, :7])
+    np.savez("high.npz", x=X, y=Y + 1)
+    np.savez("half.npz", x=X, y=Y / 2)
     needs_data = "requires --data" not in message
     result = call(capsys, "encode", path, *(["--data", "samples.npz"] if needs_data else []), "-o", "d/", *arguments)
     assert result.code != 0

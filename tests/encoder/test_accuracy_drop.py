@@ -60,6 +60,31 @@ def test_the_limit_is_rarely_exceeded() -> None:
     assert (limits < expected_drop(before, after)).mean() <= 0.05
 
 
+def drawn(p: Any, seed: int = 3) -> Any:
+    """Return labels with these probabilities."""
+    return (np.random.default_rng(seed).random((*p.shape[:-1], 1)) > p.cumsum(-1)).sum(-1)
+
+
+@pytest.mark.parametrize("scale", [0.4, 1, 2])
+def test_labels_correct_for_certainty(scale: float) -> None:
+    """The logits of a network that is too certain, or too uncertain, are multiples of the right ones."""
+    before = logits(20_000)
+    after, labels = noisy(before, 0.5), drawn(probabilities(before))
+    drop, limit = predicted_drop(scale * before, scale * after, labels)
+    assert drop == pytest.approx(expected_drop(before, after), rel=0.05)
+    assert drop * 1.45 < limit < drop * 1.6
+
+
+def test_few_labels_make_the_limit_higher() -> None:
+    """The limit includes the error of the scale, which is known before there are labels within a factor of e."""
+    before = logits(400)
+    after, labels = noisy(before, 0.5), drawn(probabilities(before))
+    few, many = (predicted_drop(before[:n], after[:n], labels[:n]) for n in (40, 400))
+    unknown = np.zeros((100, 8))
+    assert few[1] / few[0] > many[1] / many[0]
+    assert predicted_drop(unknown, unknown, np.zeros(100, np.uint8)) == (0, 0)
+
+
 def test_probabilities_give_the_loss_of_their_logits() -> None:
     before = logits(500)
     after = noisy(before, 0.5)
@@ -158,6 +183,21 @@ def test_wrong_options_are_named(options: Any, message: str) -> None:
 def test_wrong_outputs_are_named(scores: Any, message: str) -> None:
     with pytest.raises(nnr.EncodeError, match=message):
         nnr.tune_drop(MODEL, lambda _: scores, target_drop=1)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([1, 2], r"labels must be an array of integers of shape \(400,\), got list"),
+        (np.zeros(400), r"of shape \(400,\), got float64 of shape \(400,\)"),
+        (np.zeros((400, 1), int), r"of shape \(400,\), got int64 of shape \(400, 1\)"),
+        (np.full(400, -1), r"labels must be classes from 0 to 5, got -1 to -1"),
+        (np.arange(400, dtype=np.uint64), r"labels must be classes from 0 to 5, got 0 to 399"),
+    ],
+)
+def test_wrong_labels_are_named(labels: Any, message: str) -> None:
+    with pytest.raises(nnr.EncodeError, match=message):
+        nnr.tune_drop(MODEL, outputs, target_drop=1, labels=labels)
 
 
 def test_outputs_that_change_their_shape_are_rejected() -> None:
