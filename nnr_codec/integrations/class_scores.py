@@ -17,7 +17,7 @@ from .. import formats
 from ..errors import EncodeError
 from ..formats import require
 from ..model import Model
-from .onnx import Numbers, _as_encode_error, _Network
+from .onnx import Network, Numbers, as_encode_error
 from .torch import load_state
 
 #: Samples in a batch of a PyTorch module.
@@ -41,7 +41,7 @@ def onnx_scores(path: str | os.PathLike[str], samples: Mapping[str, Numbers]) ->
     FormatError, MissingDependencyError, OSError
         As ``sensitivity``.
     """
-    network = _Network(path)
+    network = Network(path)
     batches = network.batches(samples)
     if len(network.outputs) != 1:
         raise EncodeError(f"the model must have one output, the scores of classes; it has {network.outputs}")
@@ -52,7 +52,7 @@ def onnx_scores(path: str | os.PathLike[str], samples: Mapping[str, Numbers]) ->
         formats.save(model, file, format="onnx")
         options = runtime.SessionOptions()
         options.log_severity_level = 3
-        with _as_encode_error("run"):
+        with as_encode_error("run"):
             session = runtime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
             return np.concatenate([session.run(network.outputs, batch)[0] for batch in batches])
 

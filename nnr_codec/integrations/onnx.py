@@ -75,7 +75,7 @@ def sensitivity(
     OSError
         The file cannot be read.
     """
-    network = _Network(model)
+    network = Network(model)
     errors = {name: _noise(name, array) for name, array in network.weights.items()}
     errors = {name: noise for name, noise in errors.items() if noise.any()}
     changes, moments = dict.fromkeys(errors, 0.0), dict[str, SecondMoments]()
@@ -120,7 +120,7 @@ class _Use(NamedTuple):
     inputs_first: bool
 
 
-class _Network:
+class Network:
     """ONNX model in a session of onnxruntime in which weights can be replaced.
 
     Attributes
@@ -161,7 +161,7 @@ class _Network:
             graph.input.append(onnx.helper.make_tensor_value_info(name, one.data_type, one.dims))
         options = runtime.SessionOptions()
         options.log_severity_level = 3
-        with _as_encode_error("load"):
+        with as_encode_error("load"):
             self._session = runtime.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
@@ -169,7 +169,7 @@ class _Network:
     def run(self, inputs: Mapping[str, Numbers], outputs: list[str] | None = None) -> dict[str, Numbers]:
         """Return values by name: all outputs and inputs of weights, or the outputs with these names."""
         names = outputs or [one.name for one in self._session.get_outputs()]
-        with _as_encode_error("run"):
+        with as_encode_error("run"):
             return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
 
     def batches(self, samples: Mapping[str, Numbers]) -> list[dict[str, Numbers]]:
@@ -257,7 +257,7 @@ def _mean_square(array: Numbers) -> float:
 
 
 @contextmanager
-def _as_encode_error(what: str) -> Iterator[None]:
+def as_encode_error(what: str) -> Iterator[None]:
     """Convert errors of onnxruntime, which have no common class."""
     try:
         yield
