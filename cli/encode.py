@@ -228,6 +228,8 @@ def encode(
     config = coding.encoder_config(DEFAULT, preset, lossless, rules, options)
     check_steps(config)
     check_samples(models, data, module, known)
+    if data and options["join"]:
+        raise click.UsageError("--data and --join cannot be combined; the sensitivities are those of single tensors")
     if labels is not None and target_drop is None:
         raise click.UsageError("--labels requires --target-drop")
     if target_drop is not None:

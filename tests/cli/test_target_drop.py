@@ -100,6 +100,7 @@ def test_a_pytorch_module_predicts_the_loss_of_its_weights(here: Path, capsys: C
         (["--fixed-point", "q7.8"], "--fixed-point determines all step sizes, so --data has no effect; omit it"),
         (["--target-drop", "1", "--reduce", "sparsify(ratio=0.9)"], "raise it, or omit other options"),
         (["--sensitivity", "samples.npz"], "--data and --sensitivity cannot be combined"),
+        (["--join", "{a,b}"], "--data and --join cannot be combined; the sensitivities are those of single tensors"),
         (["--module", "net:make"], "--module requires --data"),
         (["m.onnx"], "--data requires one model file, got 2"),
         (["--data", "none.npz"], "none.npz: No such file or directory"),
