@@ -39,7 +39,7 @@ def test_the_prediction_is_the_expected_loss(noise: float) -> None:
     before = logits(20_000)
     drop, limit = predicted_drop(before, noisy(before, noise))
     assert drop == pytest.approx(expected_drop(before, noisy(before, noise)), rel=0.05)
-    assert drop * 1.45 < limit < drop * 1.6
+    assert drop * 2.1 < limit < drop * 2.4
 
 
 def test_the_prediction_varies_less_than_the_changed_decisions() -> None:
@@ -72,7 +72,7 @@ def test_labels_correct_for_certainty(scale: float) -> None:
     after, labels = noisy(before, 0.5), drawn(probabilities(before))
     drop, limit = predicted_drop(scale * before, scale * after, labels)
     assert drop == pytest.approx(expected_drop(before, after), rel=0.05)
-    assert drop * 1.45 < limit < drop * 1.6
+    assert drop * 2.1 < limit < drop * 2.4
 
 
 def test_few_labels_make_the_limit_higher() -> None:
@@ -125,7 +125,7 @@ def test_the_size_is_close_to_the_smallest_that_meets_the_target(target: float) 
     assert len(data) == found.nbytes
     before = outputs(nnr.Model(MODEL))
     assert predicted_drop(before, outputs(nnr.decode(data))) == (found.drop, found.limit)
-    assert 0.5 * target < found.limit <= target
+    assert 0.4 * target < found.limit <= target
     smaller = nnr.encode(MODEL, target_size=found.nbytes * 9 // 10)
     assert predicted_drop(before, outputs(nnr.decode(smaller)))[1] > target
 
