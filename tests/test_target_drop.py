@@ -30,14 +30,19 @@ def test_the_table_counts_the_networks_that_were_not_used_for_tuning() -> None:
         fall = 0.6 if network == "mobile CNN" else 0.1
         rows += [
             row(network, "target 0.5", 1200, fall),
+            row(network, "target 0.5, labels", 1300, 0.2),
             row(network, "size 1000", 1000, 0.5),
             row(network, "size 900", 900, 0.9),
         ]
     text = table(rows)
-    assert "| ResNet-20 | 0.5 | 1,200 | 0.20 | 0.40 | 0.10 (0.00 to 1.00) | 1,000 | 1.20 |" in text
-    assert text.endswith(
-        "Target met in 1 of 2 cases on networks not used for tuning; size at most 1.25 times the smallest in 1."
-    )
+    assert "| ResNet-20 | 0.5 | no | 1,200 | 0.20 | 0.40 | 0.10 (0.00 to 1.00) | 1,000 | 1.20 |" in text
+    assert "| ResNet-20 | 0.5 | yes | 1,300 | 0.20 | 0.40 | 0.20 (0.00 to 1.00) | 1,000 | 1.30 |" in text
+    assert text.splitlines()[-2:] == [
+        "With labels, the target is met in 2 of 2 cases on networks not used for tuning, and the size is at most 1.25 "
+        "times the smallest in 1.",
+        "Without labels, the target is met in 1 of 2 cases on networks not used for tuning, and the size is at most "
+        "1.25 times the smallest in 2.",
+    ]
 
 
 def test_the_guide_has_the_table_of_the_stored_rows() -> None:
@@ -52,7 +57,7 @@ def test_the_measured_loss_of_a_network_meets_the_target() -> None:
     pytest.importorskip("h5py")
     from benchmarks.target_drop import NETWORKS, Divided
 
-    found = Divided(NETWORKS["ResNet-8"](Path(), 2512)).chosen(1.0)
+    found = Divided(NETWORKS["ResNet-8"](Path(), 2512)).chosen(1.0, True)
     assert found["limit"] <= 1
     assert found["fall_interval"][0] <= 1
     assert found["bytes"] < 50_000  # 315 KB as float32
