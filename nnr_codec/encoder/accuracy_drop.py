@@ -40,7 +40,7 @@ NEIGHBOURS = 32
 FEWEST = 32
 #: Standard deviations of the upper limit: a one-sided confidence of 95 % for the luckiest of five sizes (Bonferroni).
 DEVIATIONS = 2.33
-#: Standard deviation of measured losses relative to the predicted ones; 0.4 for sizes of ResNet-8, rounded up.
+#: Standard deviation of measured losses relative to the predicted ones; 0.4 for four sizes of ResNet-8, rounded up.
 MODEL_ERROR = 0.5
 #: Smallest probability of outputs that are probabilities, and largest deviation of their sum from 1.
 LEAST, ROUNDING = 1e-7, 1e-3
@@ -93,7 +93,7 @@ def tune_drop(
     if budget < 2:
         raise EncodeError(Option("budget"), f" must be at least 2 evaluations, got {budget}")
     before = _checked(outputs(model))
-    check_labels(labels, before)
+    _check_labels(labels, before)
     best: DropTuning | None = None
     points: list[_Point] = []
     size: float | None = FIRST * coded(config)[1]
@@ -253,16 +253,13 @@ def _checked(scores: Scores) -> Scores:
     return scores
 
 
-def check_labels(labels: Labels | None, scores: Scores) -> None:
+def _check_labels(labels: Labels | None, scores: Scores) -> None:
     """Raise EncodeError unless the labels are a class for each decision."""
     if labels is None:
         return
     expected = scores.shape[:-1]
     if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.shape != expected:
-        kind = (
-            f"{labels.dtype.name} of shape {labels.shape}" if isinstance(labels, np.ndarray) else type(labels).__name__
-        )
-        raise EncodeError(Option("labels"), f" must be an array of integers of shape {expected}, got {kind}")
+        raise EncodeError(Option("labels"), f" must be an array of integers of shape {expected}, got {_kind(labels)}")
     if labels.min() < 0 or labels.max() >= scores.shape[-1]:
         found = f"{labels.min()} to {labels.max()}"
         raise EncodeError(Option("labels"), f" must be classes from 0 to {scores.shape[-1] - 1}, got {found}")
