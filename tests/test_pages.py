@@ -105,6 +105,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x = np.random.default_rng(1).random((80, 1, 8, 8), np.float32)
     np.savez(folder / "test.npz", x=x, y=np.arange(80) % 10)
     np.savez(folder / "samples.npz", input=x)
+    np.savez(folder / "labelled.npz", input=x, y=np.arange(80) % 10)
     tensors = {"w": WEIGHT, "v": LARGE}
     nnr.save(Model(tensors), folder / "model.safetensors")
     shards = {name: f"model-0000{k}-of-00002.safetensors" for k, name in enumerate(tensors, 1)}
