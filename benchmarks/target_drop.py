@@ -6,7 +6,7 @@ predicted and measured loss. A scan of sizes gives the smallest size whose measu
 losses are made monotone, then interpolated. ``--table`` prints the results. Each measurement is a line of JSON, so an
 interrupted run continues.
 
-Constants of the prediction were chosen on the networks in ``TUNED`` only.
+Constants of the prediction come from the networks in ``TUNED``.
 """
 
 from __future__ import annotations
