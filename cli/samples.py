@@ -91,6 +91,8 @@ class Samples:
         if labels is not None and labels not in inputs:
             raise nnr.EncodeError(f"{data} has no array {labels!r} for --labels; it has {', '.join(map(repr, inputs))}")
         classes = inputs.pop(labels) if labels is not None else None
+        if not inputs:
+            raise nnr.EncodeError(f"{data} has no array for an input of the network")
         return cls(inputs, model, module, limits, classes)
 
     def divided(self) -> tuple[Samples, Samples]:

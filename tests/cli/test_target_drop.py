@@ -107,6 +107,7 @@ def test_a_pytorch_module_predicts_the_loss_of_its_weights(here: Path, capsys: C
         (["--data", "few.npz", "--target-drop", "1"], "cannot be predicted from 6 decisions; use more samples, for 32"),
         (["--data", "one.npz", "--target-drop", "1"], "--target-drop requires more than one sample"),
         (["--labels", "y"], "--labels requires --target-drop"),
+        (["--labels", "x", "--target-drop", "1"], "samples.npz has no array for an input of the network"),
         (["--labels", "y", "--target-drop", "1"], "samples.npz has no array 'y' for --labels; it has 'x'"),
         (["--data", "high.npz", "--labels", "y", "--target-drop", "1"], "must be classes from 0 to 4, got 1 to 5"),
         (["--data", "half.npz", "--labels", "y", "--target-drop", "1"], "shape (150,), got float64 of shape (150,)"),
