@@ -18,6 +18,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,7 @@ def measure(network: Network, rows: dict[Any, Row], write: Callable[[Row], None]
 
     chosen = [
         row(setting_of(target, has_labels), divided.chosen, target, has_labels)
-        for has_labels in (True, False)
-        for target in TARGETS
+        for has_labels, target in product((True, False), TARGETS)
     ]
     scanned = [
         int(setting[5:]) for _, weights, setting in rows if weights == network.weights and setting[:5] == "size "
@@ -141,20 +141,19 @@ def table(rows: list[Row]) -> str:
     summary = []
     for has_labels, labels in ((True, "yes"), (False, "no")):
         met, small, cases = 0, 0, 0
-        for name in (*TUNED, *HELD_OUT):
+        for name, target in product((*TUNED, *HELD_OUT), TARGETS):
             own = [row for row in rows if row["network"] == name]
-            for target in TARGETS:
-                for row in [row for row in own if row["setting"] == setting_of(target, has_labels)]:
-                    smallest = size_at([(one["bytes"], one["fall"]) for one in own], target)
-                    excess = row["bytes"] / smallest if smallest else float("nan")
-                    low, high = row["fall_interval"]
-                    lines.append(
-                        f"| {name}{' (tuning)' if name in TUNED else ''} | {target:g} | {labels} | "
-                        f"{row['bytes']:,} | {row['predicted']:.2f} | {row['limit']:.2f} | "
-                        f"{row['fall']:.2f} ({low:.2f} to {high:.2f}) | {smallest or 0:,.0f} | {excess:.2f} |"
-                    )
-                    if name in HELD_OUT:
-                        cases, met, small = cases + 1, met + (row["fall"] <= target), small + (excess <= EXCESS)
+            for row in [row for row in own if row["setting"] == setting_of(target, has_labels)]:
+                smallest = size_at([(one["bytes"], one["fall"]) for one in own], target)
+                excess = row["bytes"] / smallest if smallest else float("nan")
+                low, high = row["fall_interval"]
+                lines.append(
+                    f"| {name}{' (tuning)' if name in TUNED else ''} | {target:g} | {labels} | "
+                    f"{row['bytes']:,} | {row['predicted']:.2f} | {row['limit']:.2f} | "
+                    f"{row['fall']:.2f} ({low:.2f} to {high:.2f}) | {smallest or 0:,.0f} | {excess:.2f} |"
+                )
+                if name in HELD_OUT:
+                    cases, met, small = cases + 1, met + (row["fall"] <= target), small + (excess <= EXCESS)
         summary.append(
             f"With{'' if has_labels else 'out'} labels, the target is met in {met} of {cases} cases on networks not "
             f"used for tuning, and the size is at most {EXCESS} times the smallest in {small}."
