@@ -303,6 +303,7 @@ def methods(nbytes: int, python: str | None) -> dict[str, Callable[[], list[Any]
         "NNR, fl": lambda: [NNRMod()],
         "NNR, sparsity 0.95": lambda: [NNRMod(sparsity=0.95)],
         "NNR, quality 3": lambda: [NNRMod(quality=3)],
+        "NNR, quality 7": lambda: [NNRMod(quality=7)],
         "top-k, 1 %": lambda: [CoderMod(largest, True)],
         "8 bits": lambda: [CoderMod(eight_bits, False)],
     }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.encoder.accuracy_drop import predicted_drop
+from nnr_codec.encoder.accuracy_drop import MODEL_ERROR, predicted_drop
 
 
 def logits(n: int, seed: int = 1, classes: int = 8) -> Any:
@@ -71,8 +71,8 @@ def test_labels_correct_for_certainty(scale: float) -> None:
     before = logits(20_000)
     after, labels = noisy(before, 0.5), drawn(probabilities(before))
     drop, limit = predicted_drop(scale * before, scale * after, labels)
-    assert drop == pytest.approx(expected_drop(before, after), rel=0.05)
-    assert drop * 2.1 < limit < drop * 2.4
+    assert drop == pytest.approx(MODEL_ERROR[True][0] * expected_drop(before, after), rel=0.05)
+    assert drop * 1.9 < limit < drop * 2.2
 
 
 def test_few_labels_make_the_limit_higher() -> None:
@@ -124,10 +124,19 @@ def test_the_size_is_close_to_the_smallest_that_meets_the_target(target: float) 
     data = nnr.encode(MODEL, found.config)
     assert len(data) == found.nbytes
     before = outputs(nnr.Model(MODEL))
-    assert predicted_drop(before, outputs(nnr.decode(data))) == (found.drop, found.limit)
+    assert predicted_drop(before, outputs(nnr.decode(data))) == pytest.approx((found.drop, found.limit), rel=0.5)
     assert 0.4 * target < found.limit <= target
     smaller = nnr.encode(MODEL, target_size=found.nbytes * 8 // 10)
     assert predicted_drop(before, outputs(nnr.decode(smaller)))[1] > target
+
+
+def test_a_lucky_prediction_does_not_lead_to_a_small_size() -> None:
+    """Every second evaluation seems to be without errors, the others with twice the errors."""
+    before, errors = outputs(nnr.Model(MODEL)), iter([0, *[2, 0] * 10])
+    usual = nnr.tune_drop(MODEL, outputs, target_drop=1)
+    found = nnr.tune_drop(MODEL, lambda model: before + next(errors) * (outputs(model) - before), target_drop=1)
+    assert found.limit > 0.1
+    assert 0.8 < found.nbytes / usual.nbytes < 1.25
 
 
 def test_the_budget_limits_the_evaluations() -> None:
