@@ -6,8 +6,8 @@ predicted and measured loss. A scan of sizes gives the smallest size whose measu
 losses are made monotone, then interpolated. ``--table`` prints the results. Each measurement is a line of JSON, so an
 interrupted run continues.
 
-Constants of the prediction come from the networks in ``TUNED``, except the factor with labels, which comes from rows of
-other weights.
+Constants of the prediction come from the networks in ``TUNED``. The factor with labels comes from all networks, most of
+them with other weights (docs/guides/data-aware.md).
 """
 
 from __future__ import annotations

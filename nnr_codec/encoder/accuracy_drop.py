@@ -9,8 +9,8 @@ prediction by a third to a half.
 Networks are often too certain. With labels, the logits are therefore scaled before p is computed, by 0.4 for ResNet-20
 (temperature scaling; Guo and others 2017). Only this scale is estimated from the labels, which takes far fewer samples
 than counting errors. On all test samples, ResNet-20 lost what these probabilities predict, but two small convolutional
-networks 1.4 to 2 times as much; predictions with labels are therefore multiplied by 1.4. Without labels, the excess of
-certainty has a similar effect.
+networks 1.4 to 2 times as much; predictions with labels are therefore multiplied by 1.4. Without labels, excessive
+certainty makes the predictions for these networks 1.1 to 2 times as high.
 
 Predictions of similar sizes differ by chance. The search therefore averages them.
 
@@ -45,6 +45,7 @@ FEWEST = 32
 #: Standard deviations of the upper limit: a one-sided confidence of 95 % for the luckiest of five sizes (Bonferroni).
 DEVIATIONS = 2.33
 #: Factor of predicted losses, and standard deviation of measured losses relative to them, without labels and with them.
+#: From five networks of benchmarks/target_drop.py, see docs/guides/data-aware.md.
 MODEL_ERROR = {False: (1.0, 0.5), True: (1.4, 0.4)}
 #: Smallest probability of outputs that are probabilities, and largest deviation of their sum from 1.
 LEAST, ROUNDING = 1e-7, 1e-3
@@ -56,8 +57,10 @@ SCALES, SPREAD = (1 / 16, 16.0), 1.0
 FIRST, SMALLER, LARGER = 0.4, 0.5, 2.0
 #: The search stops at this ratio of sizes.
 CLOSE = 1.03
-#: The loss is assumed to fall with this power of the size; difference of the logarithms of similar sizes.
-POWER, SIMILAR = 6, 0.1
+#: The loss is assumed to fall with this power of the size; between 4 and 12 for the networks of the benchmark.
+POWER = 6
+#: Difference of the logarithms of sizes at which a prediction has a weight of 1/e; POWER changes losses by 1.8 there.
+SIMILAR = 0.1
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,8 @@ def tune_drop(
             Option("target_drop"),
             f" of {target_drop:g}; raise it, or omit other options that change the model",
         )
-    _, config, drop, limit, nbytes = met[-1]
-    return DropTuning(config, drop, limit, nbytes, evaluations)
+    best = met[-1]
+    return DropTuning(best.config, best.drop, best.limit, best.nbytes, evaluations)
 
 
 def check(config: EncoderConfig, target_drop: float) -> None:
