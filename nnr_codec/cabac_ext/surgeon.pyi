@@ -36,6 +36,8 @@ def surgeon(
     rate: float,
     cabac_unary_length_minus1: int,
     row_unit: npt.NDArray[np.float32] | None,
+    run: int = 0,
+    stride: int = 0,
 ) -> None:
     """Replace the levels of a matrix by levels with less output error and rate.
 
@@ -62,8 +64,11 @@ def surgeon(
         Cost of one bit in squared step sizes times the unit of ``weights * pivots``.
     cabac_unary_length_minus1 : int
         Syntax element, 0 to 255.
-    row_unit : ndarray of float32, shape (rows, rows), or None
-        V - I for the rows; ``weights`` is C then. The search of each row then ends in its cheapest state.
+    row_unit : ndarray of float32, shape (size, size), or None
+        V - I for a group of rows; ``weights`` is C then. The search of each row then ends in its cheapest state.
+    run, stride : int
+        A group consists of ``size / run`` runs of ``run`` consecutive rows, which begin ``stride`` rows apart; the rows
+        between them belong to other groups. 0: ``size``, so that ``size`` consecutive rows are a group.
 
     Raises
     ------

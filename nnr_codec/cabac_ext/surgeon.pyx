@@ -452,12 +452,13 @@ cdef void search_uniform(const float *x, const uint8_t *zero, int64_t rows, int6
             t += 1
 
 
-cdef void compensate(float *aims, const float *missed, const float *unit, int64_t row, int64_t height,
-                     int64_t n) noexcept nogil:
-    """Add the errors of earlier rows to the targets of a row."""
-    cdef int64_t j
-    for j in range(row):
-        shift(aims, aims, unit[j * height + row], missed + j * n, n)
+cdef void compensate(float *aims, const float *missed, const float *unit, int64_t row, int64_t size, int64_t run,
+                     int64_t stride, int64_t n) noexcept nogil:
+    """Add the errors of earlier rows of the same group to the targets of a row."""
+    cdef int64_t part = row % (size // run * stride) // stride
+    cdef int64_t first = row - part * stride - row % run, own = part * run + row % run, j
+    for j in range(own):
+        shift(aims, aims, unit[j * size + own], missed + (first + j // run * stride + j % run) * n, n)
 
 
 cdef void measure(float *missed, const int32_t *levels, int64_t n, int dq, int state) noexcept nogil:
@@ -476,8 +477,8 @@ cdef void measure(float *missed, const int32_t *levels, int64_t n, int dq, int s
 def surgeon(const real[:, ::1] x not None, double step, int32_t[:, ::1] levels not None,
             const float[:, ::1] unit, const double[::1] pivots not None,
             const double[::1] weights not None, *, int dq_flag, double rate, int cabac_unary_length_minus1,
-            const float[:, ::1] row_unit):
-    cdef int64_t height = x.shape[0], n = x.shape[1], row = 0, rows, i, k, m, per, some
+            const float[:, ::1] row_unit, int64_t run=0, int64_t stride=0):
+    cdef int64_t height = x.shape[0], n = x.shape[1], row = 0, rows, i, k, m, per, some, size = 0
     cdef int state = 0, prev = 0, first_state, before_state, before_prev, linked = row_unit is not None
     cdef double bound = 0, largest = 0
     cdef Rates *r
@@ -492,8 +493,13 @@ def surgeon(const real[:, ::1] x not None, double step, int32_t[:, ::1] levels n
         raise ValueError("x, levels and weights differ in shape")
     if pivots.shape[0] != n or (unit is not None and (unit.shape[0] != n or unit.shape[1] != n)):
         raise ValueError("the factor does not fit the columns")
-    if linked and (row_unit.shape[0] != height or row_unit.shape[1] != height):
-        raise ValueError("the factor does not fit the rows")
+    if linked:
+        size = row_unit.shape[0]
+        run = run or size
+        stride = stride or size
+        if (row_unit.shape[1] != size or run < 1 or stride < 1 or size < run or size % run or stride % run
+                or height % (size // run * stride)):
+            raise ValueError("the factor does not fit the rows")
     if not 0 <= cabac_unary_length_minus1 < UNARY:
         raise ValueError(f"cabac_unary_length_minus1 must be 0 to 255, got {cabac_unary_length_minus1}")
     if not 0 <= rate < inf:
@@ -544,7 +550,7 @@ def surgeon(const real[:, ::1] x not None, double step, int32_t[:, ::1] levels n
                     i = (k - row) * n
                     if linked:
                         memcpy(missed + k * n, steps + i, n * sizeof(float))
-                        compensate(steps + i, missed, &row_unit[0, 0], k, height, n)
+                        compensate(steps + i, missed, &row_unit[0, 0], k, size, run, stride, n)
                     first_state = state
                     if dq_flag:
                         search_dependent(steps + i, zero + i, some, n, factor, &pivots[0], &weights[k], bound, r,

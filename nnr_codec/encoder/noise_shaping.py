@@ -28,12 +28,14 @@ FALL = 1.0
 MEAN = 0.5
 #: Largest extent of a kernel, and largest number of its positions; larger extents are probably channels.
 EXTENT, POSITIONS = 11, 125
+#: Rank of extents that are probably not those of a kernel.
+UNUSUAL = 3
 #: Least and greatest number of weights that compensate for each other, except that a kernel is never divided.
 FEWEST, MOST = 8, 64
 
 
 class ExpectedInputs(Importance):
-    """Expected second moments of the inputs of a weight, for consecutive parts of its rows."""
+    """Expected second moments of the inputs of a weight, for groups of its input channels."""
 
     def mean(self) -> float:
         """Return 1: the same cost as without importance."""
@@ -44,10 +46,26 @@ class ExpectedInputs(Importance):
 
     def improve(self, x: surgeon.Real, step: float, levels: npt.NDArray[np.int32], **options: Any) -> None:
         """Replace levels; see :meth:`Importance.improve`."""
-        unit, pivots = _factor(*part(self.dims))
+        order, kernel, channels = layout(self.dims)
+        some = together(kernel, channels)
+        unit = row_unit = None
+        row_pivots, run, stride = np.ones(1), 1, 1
+        if order == "HWIO":
+            pivots = np.ones(x.size // (prod(kernel) * channels))
+            row_unit, row_pivots = _factor(kernel, some, is_channel_last=True)
+            run, stride = some, channels
+        elif order == "OHWI":
+            some = together((1,), channels)
+            unit, pivots = _factor((1,), some)
+            row_unit, row_pivots = _factor(kernel, 1)
+            stride = channels // some
+        else:
+            unit, pivots = _factor(kernel, some)
         shape = (x.size // len(pivots), len(pivots))
+        row = np.arange(shape[0])
+        weights = row_pivots[row // stride % (len(row_pivots) // run) * run + row % run]
         rows, levels = x.reshape(shape), levels.reshape(shape)
-        surgeon.surgeon(rows, step, levels, unit, pivots, np.ones(shape[0]), row_unit=None, **options)
+        surgeon.surgeon(rows, step, levels, unit, pivots, weights, row_unit=row_unit, run=run, stride=stride, **options)
 
 
 def shaped(facts: TensorFacts, plan: TensorPlan) -> TensorPlan:
@@ -63,25 +81,55 @@ def shaped(facts: TensorFacts, plan: TensorPlan) -> TensorPlan:
         return plan
     if len(facts.dims) < 3 or (facts.importance and facts.importance.tells):
         return plan
-    kernel, channels = part(facts.dims)
-    if prod(kernel) * channels < FEWEST:
+    _, kernel, channels = layout(facts.dims)
+    if prod(kernel) * together(kernel, channels) < FEWEST:
         return plan
     return replace(plan, coding=replace(coding, importance=ExpectedInputs(facts.name, facts.dims)))
 
 
-def part(dims: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """Return the extents of the kernel, and the number of channels that compensate for each other."""
-    kernel = dims[2:] if max(dims[2:]) <= EXTENT and prod(dims[2:]) <= POSITIONS else (1,) * len(dims[2:])
-    channels = prod(dims[1:]) // prod(kernel)
+def layout(dims: tuple[int, ...]) -> tuple[str, tuple[int, ...], int]:
+    """Return the order of dimensions, the extents of the kernel, and the number of input channels of an output.
+
+    PyTorch and ONNX have output and input channels before the kernel (OIHW), Keras and Flax after it (HWIO), TFLite and
+    MLX around it (OHWI). The order with the most usual kernel is assumed. Without one, all dimensions after the first
+    are channels.
+    """
+    ranks = {"OIHW": _rank(dims[2:]), "HWIO": _rank(dims[:-2]), "OHWI": _rank(dims[1:-1])}
+    order = min(ranks, key=lambda order: ranks[order])
+    if ranks[order] < UNUSUAL and order == "HWIO":
+        return "HWIO", dims[:-2], dims[-2] if dims[-1] > 1 else 1
+    if ranks[order] < UNUSUAL and order == "OHWI" and prod(dims[1:-1]) > 1:
+        return ("OHWI", dims[1:-1], dims[-1]) if dims[0] > 1 else ("HWIO", dims[1:-1], 1)
+    kernel = dims[2:] if _is_small(dims[2:]) else (1,) * len(dims[2:])
+    return "OIHW", kernel, prod(dims[1:]) // prod(kernel)
+
+
+def _is_small(kernel: tuple[int, ...]) -> bool:
+    return max(kernel) <= EXTENT and prod(kernel) <= POSITIONS
+
+
+def _rank(kernel: tuple[int, ...]) -> int:
+    """Return 0 for the most usual extents of a kernel: odd and equal; then odd ones, then equal ones."""
+    is_odd, are_equal = all(extent % 2 for extent in kernel), len(set(kernel)) == 1
+    if not _is_small(kernel) or not (is_odd or (are_equal and len(kernel) > 1)):
+        return UNUSUAL
+    return (0 if are_equal else 1) if is_odd else 2
+
+
+def together(kernel: tuple[int, ...], channels: int) -> int:
+    """Return the number of channels whose weights compensate for each other."""
     most = max(MOST // prod(kernel), 1)
-    return kernel, max(count for count in range(1, most + 1) if channels % count == 0)
+    return max(count for count in range(1, most + 1) if channels % count == 0)
 
 
 @lru_cache(maxsize=64)
-def _factor(kernel: tuple[int, ...], channels: int) -> tuple[npt.NDArray[np.float32], Floats]:
+def _factor(
+    kernel: tuple[int, ...], channels: int, is_channel_last: bool = False
+) -> tuple[npt.NDArray[np.float32], Floats]:
     """Return the factor of the expected second moments of channels, with pivots of 1 on average."""
     positions = np.stack(np.unravel_index(np.arange(prod(kernel)), kernel), axis=1)
     distances = ((positions[:, None] - positions) ** 2).sum(axis=2)
-    moments = np.kron(np.eye(channels), 1 / (1 + FALL * distances)) + MEAN
+    parts = np.eye(channels), 1 / (1 + FALL * distances)
+    moments = np.kron(*(parts[::-1] if is_channel_last else parts)) + MEAN
     unit, pivots = surgeon.factorize(moments, DAMPING)
     return unit, pivots / (fsum(pivots) / len(pivots))

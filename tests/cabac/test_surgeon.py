@@ -179,6 +179,22 @@ def test_rows_make_up_for_errors_in_earlier_rows(shape: tuple[int, int], dq_flag
 
 
 @pytest.mark.parametrize("dq_flag", [0, 1])
+@pytest.mark.parametrize(("run", "stride"), [(1, 1), (1, 5), (2, 4), (3, 3), (6, 6), (0, 0)])
+def test_groups_of_rows_are_a_factor_of_zeros_between_groups(run: int, stride: int, dq_flag: int) -> None:
+    small, weights = factorize(moments(6), 0.01)
+    groups = np.arange(60)
+    if run:
+        groups = np.arange(60).reshape(-1, 6 // run, stride // run, run).swapaxes(1, 2)
+    whole, of_rows = np.zeros((60, 60), np.float32), np.zeros(60)
+    for group in groups.reshape(-1, 6):
+        whole[np.ix_(group, group)], of_rows[group] = small, weights
+    x, factor = values(60, 20), factorize(moments(20), 0.01)
+    options: dict[str, Any] = {"weights": of_rows, "row_unit": small, "run": run, "stride": stride}
+    found = improved(x, 2**-6, factor, dq_flag, 0.1, **options)
+    assert np.array_equal(found, improved(x, 2**-6, factor, dq_flag, 0.1, weights=of_rows, row_unit=whole))
+
+
+@pytest.mark.parametrize("dq_flag", [0, 1])
 def test_no_factor_is_the_factor_of_independent_columns(dq_flag: int) -> None:
     x, (row_unit, weights) = values(30, 150), factorize(moments(30), 0.01)
     factors = (None, np.ones(150)), (np.zeros((150, 150), np.float32), np.ones(150))
@@ -277,6 +293,9 @@ def test_arguments_that_do_not_fit() -> None:
             call(levels, *factor, np.ones(4))
     with pytest.raises(ValueError, match="does not fit the rows"):
         call(levels, unit, pivots, np.ones(4), row_unit=unit)
+    for size, run, stride in ((2, 3, 4), (2, 2, 3), (2, 1, 3), (2, 1, 4), (2, -1, 1), (2, 2, -2), (0, 1, 1), (0, 0, 0)):
+        with pytest.raises(ValueError, match="does not fit the rows"):
+            call(levels, unit, pivots, np.ones(4), row_unit=unit[:size, :size].copy(), run=run, stride=stride)
     for unary in (-1, 256):
         with pytest.raises(ValueError, match="must be 0 to 255"):
             call(levels, unit, pivots, np.ones(4), cabac_unary_length_minus1=unary)

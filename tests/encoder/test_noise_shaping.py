@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.encoder.noise_shaping import part
+from nnr_codec.encoder.noise_shaping import layout, together
 
 Array = npt.NDArray[Any]
 
@@ -45,15 +46,40 @@ def squared_error(weight: Array, decoded: Array) -> float:
     return float(((decoded.astype("f8") - weight) ** 2).sum())
 
 
+def check_outputs(weight: Array, order: tuple[int, ...], limit: float, **options: Any) -> None:
+    """Encode a weight with another order of dimensions, with and without noise shaping."""
+    coded = [nnr.encode({"w": weight.transpose(order)}, noise_shaping=on, **options) for on in (True, False)]
+    assert len(coded[0]) < 1.02 * len(coded[1])
+    decoded, other = (nnr.decode(data)["w"].transpose(np.argsort(order)) for data in coded)
+    assert output_error(weight, decoded) < limit * output_error(weight, other)
+    assert squared_error(weight, decoded) < 1.7 * squared_error(weight, other)
+
+
 @pytest.mark.parametrize("options", [{"qp": -24}, {"quality": 25}, {"qp": -24, "dependent_quantization": False}])
 @pytest.mark.parametrize("kind", CONVOLUTIONS)
 def test_outputs_change_less_at_equal_size(kind: str, options: dict[str, Any]) -> None:
     weight = CONVOLUTIONS[kind]
-    shaped, plain = (nnr.encode({"w": weight}, noise_shaping=on, **options) for on in (True, False))
-    assert len(shaped) < 1.02 * len(plain)
-    decoded, other = nnr.decode(shaped)["w"], nnr.decode(plain)["w"]
-    assert output_error(weight, decoded) < (0.8 if kind == "1 x 1" else 0.7) * output_error(weight, other)
-    assert squared_error(weight, decoded) < 1.6 * squared_error(weight, other)
+    check_outputs(weight, tuple(range(weight.ndim)), 0.8 if kind == "1 x 1" else 0.7, **options)
+
+
+@pytest.mark.parametrize("dependent", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [
+        *product(("3 x 3", "1 x 1", "an odd number of channels"), ("HWIO", "OHWI")),
+        ("depthwise", "HWOI"),  # Keras: a multiplier of 1 is the last dimension
+        ("depthwise", "HWIO"),  # Flax
+        ("depthwise", "IHWO"),  # TFLite
+    ],
+)
+def test_outputs_change_less_in_formats_with_another_order(kind: str, order: str, dependent: bool) -> None:
+    axes = tuple("OIHW".index(axis) for axis in order)
+    check_outputs(CONVOLUTIONS[kind], axes, 0.8, qp=-24, dependent_quantization=dependent)
+
+
+@pytest.mark.parametrize(("kind", "order"), [("one dimension", (2, 1, 0)), ("three dimensions", (2, 3, 4, 1, 0))])
+def test_kernels_of_one_and_three_dimensions_may_come_first(kind: str, order: tuple[int, ...]) -> None:
+    check_outputs(CONVOLUTIONS[kind], order, 0.8, qp=-24)
 
 
 MODEL = {"conv": CONVOLUTIONS["3 x 3"], "dense": weights(60, 40), "moments": weights(32, 16, 3, 3) ** 2}
@@ -74,9 +100,10 @@ def test_only_weights_of_convolutions_are_shaped() -> None:
 )
 def test_second_moments_stay_small(dims: tuple[int, ...]) -> None:
     """Second moments of a row of 5,400 weights would take 233 MB."""
-    kernel, channels = part(dims)
-    assert prod(dims[1:]) % (prod(kernel) * channels) == 0
-    assert prod(kernel) * channels <= 125
+    _, kernel, channels = layout(dims)
+    assert prod(dims) % (prod(kernel) * channels) == 0
+    assert channels % together(kernel, channels) == 0
+    assert prod(kernel) * together(kernel, channels) <= 125
 
 
 @pytest.mark.parametrize(
