@@ -1,8 +1,8 @@
 """Models of several formats, run by their own runtimes: ``python -m benchmarks.formats [--table]``.
 
-Each model is encoded at the default settings and without loss, decoded to its own format, and run: the digits network of
-Keras with 450 test images, the others with 256 seeded images. Rows are printed as JSON; ``--table`` prints the table of
-docs/reference/formats.md. Needs onnxruntime, openvino, tensorflow, keras, and the shared folder with models.
+Each model is encoded at the default settings and without loss, decoded to its own format, and run: the digits network
+of Keras with 450 test images, the others with 256 seeded images. Rows are printed as JSON; ``--table`` prints the table
+of docs/reference/formats.md. Needs onnxruntime, openvino, tensorflow, keras, and the shared folder with models.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def models(folder: Path) -> Iterator[tuple[str, Path, Run]]:
 
 def measured(path: Path, run: Run, folder: Path) -> dict[str, Any]:
     """Return sizes in bytes, equal decisions in percent, and SNR of the outputs in dB."""
-    before, row = run(path), {}
+    before, row = run(path), dict[str, Any]()
     for name, config in (("default", nnr.EncoderConfig()), ("lossless", nnr.EncoderConfig(exact=True))):
         stream, decoded = folder / f"{name}.nnr", folder / name / path.name
         decoded.parent.mkdir()
