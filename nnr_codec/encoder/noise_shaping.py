@@ -50,11 +50,11 @@ class ExpectedInputs(Importance):
         some = together(kernel, channels)
         unit = row_unit = None
         row_pivots, run, stride = np.ones(1), 1, 1
-        if order == "HWIO":
+        if order == "HWIO":  # a column has the weights of an output
             pivots = np.ones(x.size // (prod(kernel) * channels))
             row_unit, row_pivots = _factor(kernel, some, is_channel_last=True)
             run, stride = some, channels
-        elif order == "OHWI":
+        elif order == "OHWI":  # a row has the channels of a position; the moments are about a product of two matrices
             some = together((1,), channels)
             unit, pivots = _factor((1,), some)
             row_unit, row_pivots = _factor(kernel, 1)
