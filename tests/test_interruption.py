@@ -47,7 +47,14 @@ def surgery(dq_flag: int) -> None:
     """Run the search that compensates errors."""
     levels = np.zeros((12, 4096), np.int32)
     unit = np.zeros((4096, 4096), np.float32)
-    options = {"dq_flag": dq_flag, "rate": 0.1, "cabac_unary_length_minus1": 10, "row_unit": None}
+    options = {
+        "dq_flag": dq_flag,
+        "rate": 0.1,
+        "cabac_unary_length_minus1": 10,
+        "row_unit": None,
+        "run": 0,
+        "stride": 0,
+    }
     x = np.zeros(levels.shape, np.float32)
     surgeon.surgeon(x, 1.0, levels, unit, np.ones(4096), np.ones(12), **cast(Any, options))
 

@@ -36,8 +36,8 @@ def surgeon(
     rate: float,
     cabac_unary_length_minus1: int,
     row_unit: npt.NDArray[np.float32] | None,
-    run: int = 0,
-    stride: int = 0,
+    run: int,
+    stride: int,
 ) -> None:
     """Replace the levels of a matrix by levels with less output error and rate.
 

@@ -477,7 +477,7 @@ cdef void measure(float *missed, const int32_t *levels, int64_t n, int dq, int s
 def surgeon(const real[:, ::1] x not None, double step, int32_t[:, ::1] levels not None,
             const float[:, ::1] unit, const double[::1] pivots not None,
             const double[::1] weights not None, *, int dq_flag, double rate, int cabac_unary_length_minus1,
-            const float[:, ::1] row_unit, int64_t run=0, int64_t stride=0):
+            const float[:, ::1] row_unit, int64_t run, int64_t stride):
     cdef int64_t height = x.shape[0], n = x.shape[1], row = 0, rows, i, k, m, per, some, size = 0
     cdef int state = 0, prev = 0, first_state, before_state, before_prev, linked = row_unit is not None
     cdef double bound = 0, largest = 0

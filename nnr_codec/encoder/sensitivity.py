@@ -110,9 +110,8 @@ class Importance:
         unit, pivots = self._side(columns, costs.T)
         row_unit, weights = self._side(rows, costs)
         shape = costs.shape
-        surgeon.surgeon(
-            x.reshape(shape), step, levels.reshape(shape), unit, pivots, weights, row_unit=row_unit, **options
-        )
+        values, levels = x.reshape(shape), levels.reshape(shape)
+        surgeon.surgeon(values, step, levels, unit, pivots, weights, row_unit=row_unit, run=0, stride=0, **options)
 
     def _side(self, moments: Floats | None, costs: Array) -> tuple[npt.NDArray[np.float32] | None, Floats]:
         """Return the factor of rows or columns, and their costs, 1 on average; without moments from sensitivities."""

@@ -43,7 +43,7 @@ def improved(x: Array, step: float, factor: tuple[Array, Array], dq_flag: int, r
     if levels is None:
         levels = start(x.astype(np.float32), step, dq_flag)
     weights = given.pop("weights", np.ones(len(x)))
-    options = {"cabac_unary_length_minus1": 10, "row_unit": None, **given}
+    options = {"cabac_unary_length_minus1": 10, "row_unit": None, "run": 0, "stride": 0, **given}
     surgeon(x, step, levels, *factor, weights, dq_flag=dq_flag, rate=rate, **options)
     return levels
 
@@ -279,7 +279,14 @@ def test_nan_and_infinity_are_harmless(dq_flag: int) -> None:
 def test_arguments_that_do_not_fit() -> None:
     x, unit, pivots = np.ones((4, 3), np.float32), np.zeros((3, 3), np.float32), np.ones(3)
 
-    known: dict[str, Any] = {"dq_flag": 1, "rate": 0.1, "cabac_unary_length_minus1": 10, "row_unit": None}
+    known: dict[str, Any] = {
+        "dq_flag": 1,
+        "rate": 0.1,
+        "cabac_unary_length_minus1": 10,
+        "row_unit": None,
+        "run": 0,
+        "stride": 0,
+    }
 
     def call(levels: Array, *factor: Array, **options: Any) -> None:
         surgeon(x, 1.0, levels, *factor, **(known | options))
