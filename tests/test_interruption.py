@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -168,8 +169,11 @@ class Watched(CancelToken):
 
 
 @contextmanager
-def interrupting(count: threading.Semaphore, times: int) -> Iterator[None]:
-    """Raise KeyboardInterrupt when an event has occurred a number of times in other threads."""
+def interrupting(pool: pool_module.Pool, count: threading.Semaphore, times: int) -> Iterator[None]:
+    """Raise KeyboardInterrupt when a number of tasks run and the pool has their futures.
+
+    If it interrupted the start of a thread, its executor would not know this thread.
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -177,6 +181,8 @@ def interrupting(count: threading.Semaphore, times: int) -> Iterator[None]:
     def work() -> None:
         for _ in range(times):
             count.acquire()
+        while len(pool._begun) < times:
+            time.sleep(0.001)
         signal.pthread_kill(main, signal.SIGINT)
 
     main = threading.get_ident()
@@ -200,7 +206,7 @@ def test_threads_leave_what_they_are_at(monkeypatch: pytest.MonkeyPatch, given: 
         with (
             pytest.raises(KeyboardInterrupt),
             pool_module.Pool(2, executor if given else None) as pool,
-            interrupting(asked.running, 2),
+            interrupting(pool, asked.running, 2),
         ):
             next(pool.run([Work(name) for name in "abc"]))
         assert list(asked.asked.values()) == [2, 2]  # of 25
