@@ -7,10 +7,9 @@ of docs/reference/formats.md. Needs onnxruntime, openvino, tensorflow, keras, an
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import shlex
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -127,10 +126,12 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure all models, or print the table of stored rows."""
-    if sys.argv[1:] == ["--table"]:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.formats", description=__doc__.partition(":")[0])
+    parser.add_argument("--table", action="store_true", help="print the table of the rows")
+    if parser.parse_args().table:
         print(table([json.loads(line) for line in RESULTS.read_text("utf-8").splitlines()]))
         return
-    common = {"machine": machine({}), "command": shlex.join(["python", "-m", "benchmarks.formats"])}
+    common = {"machine": machine({}), "command": "python -m benchmarks.formats"}
     with tempfile.TemporaryDirectory() as temporary:
         for number, (label, path, run) in enumerate(models(Path(temporary))):
             folder = Path(temporary, str(number))

@@ -172,7 +172,7 @@ class Watched(CancelToken):
 def interrupting(pool: pool_module.Pool, count: threading.Semaphore, times: int) -> Iterator[None]:
     """Raise KeyboardInterrupt when a number of tasks run and the pool has their futures.
 
-    If it interrupted the start of a thread, its executor would not know this thread.
+    An interruption while a thread starts would leave a thread that its executor does not know.
     """
 
     def interrupt(*_: object) -> None:
